@@ -209,7 +209,7 @@ def _replay(
     if machine is None:
         return "there are none on a CPU"
     programs: tuple[Program, Program] | None = None
-    recorded, plans = program, program.plan.apart()
+    recorded, plans = program, program.plan.split_by_device()
     if plans:
         programs = Program(plans[0], code, device), Program(plans[1], code, device)
         recorded = programs[0]

@@ -112,17 +112,17 @@ def awaited_by_forks(lock: T) -> T:
 def _before_fork() -> None:
     _forking.acquire()
     _await_imports(time.monotonic() + _WAIT)
-    taken: list[Any] = []
-    while missing := _beside(taken):
+    locks: list[Any] = []
+    while missing := _beside(locks):
         for lock in missing:
             lock.acquire()
-            taken.append(lock)
-    _thread.taken = taken
+            locks.append(lock)
+    _thread.locks = locks
 
 
-def _beside(taken: list[Any]) -> list[Any]:
-    """The locks that are awaited, but for those that are taken."""
-    ids = set(map(id, taken))
+def _beside(locks: list[Any]) -> list[Any]:
+    """The locks that are awaited, beside these."""
+    ids = set(map(id, locks))
     return [lock for lock in _native_locks if id(lock) not in ids]
 
 
@@ -145,7 +145,7 @@ def _import_elsewhere() -> bool:
 
 
 def _after_fork() -> None:
-    for lock in _thread.__dict__.pop("taken", ()):
+    for lock in _thread.__dict__.pop("locks", ()):
         lock.release()
     _forking.release()
 

@@ -95,20 +95,20 @@ def find(path: str, feature: str = "", *, optional: bool = False) -> Any:
     """What torch has of that name. Its absence turns a whole `feature` off, or only what uses the
     name; it is as usual where it is `optional`, as in a torch that is built without CUDA, or before
     it had that."""
-    found: Any = torch
+    value: Any = torch
     walked = "torch"
-    for part in path.split(".")[1:]:
-        walked = f"{walked}.{part}"
+    for name in path.split(".")[1:]:
+        walked = f"{walked}.{name}"
         try:
-            found = getattr(found, part)
+            value = getattr(value, name)
         except AttributeError:
             try:
-                found = importlib.import_module(walked)
+                value = importlib.import_module(walked)
             except ImportError:
                 if not optional:
                     MISSING[path] = feature
                 return Missing(path)
-    return found
+    return value
 
 
 def why_off(*features: str) -> Unsupported | None:
@@ -204,11 +204,11 @@ BackwardHookNode = find("torch.nn.modules._functions.BackwardHookFunction._backw
 
 def backward_class(function: type) -> Any:
     """The class of the nodes of a torch.autograd.Function."""
-    found = getattr(function, "_backward_cls", None)
-    if found is None:
+    result = getattr(function, "_backward_cls", None)
+    if result is None:
         MISSING["torch.autograd.Function._backward_cls"] = GRADIENTS
         return Missing("torch.autograd.Function._backward_cls")
-    return found
+    return result
 
 
 def set_engine(run: Any) -> None:

@@ -281,7 +281,7 @@ def test_a_part_that_would_need_other_guards_is_taken_out_of_the_whole(
     def refuse(*args: Any) -> Any:
         raise Unsupported("compiled code would depend on a size as well")
 
-    monkeypatch.setattr(captured_graph, "trace_part", refuse)
+    monkeypatch.setattr(captured_graph, "trace_partial", refuse)
     found = []
     for wrap in (EAGER, whole):
         torch.manual_seed(0)
@@ -371,7 +371,7 @@ def test_a_part_is_cut_out_at_the_sizes_that_it_is_traced_for() -> None:
 def test_what_a_part_supposes_of_the_sizes_other_threads_do_not_see(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiled, cut = ingot.compile(slopes_of_more, dynamic=True), backwards.backward_of_part
+    compiled, cut = ingot.compile(slopes_of_more, dynamic=True), backwards.partial_backward
     found: list[Any] = []
 
     def inputs_of(n: int) -> Any:
@@ -391,7 +391,7 @@ def test_what_a_part_supposes_of_the_sizes_other_threads_do_not_see(
         return cut(*args)
 
     gradients_of_all(12)
-    monkeypatch.setattr(backwards, "backward_of_part", cut_beside)
+    monkeypatch.setattr(backwards, "partial_backward", cut_beside)
     inputs = inputs_of(1)
     torch.autograd.grad(compiled(*inputs)[0], inputs, torch.randn(4))
     assert len(found) > 1

@@ -21,7 +21,7 @@ from torch.autograd.graph import GradientEdge
 
 from ingot.backward import functions
 from ingot.backward.hooks import Hooks
-from ingot.backward.sizes import Conditions, Seen, before
+from ingot.backward.sizes import CompiledGraph, Conditions, before
 from ingot.backward.structure import IDENTITY, PROGRAM, Geometry, Structure, read, storage_of
 from ingot.backward.tracing import TracedGradients, trace_backward
 from ingot.capture.facts import WATCHED, operations_are_watched, read_global_state
@@ -126,7 +126,7 @@ class Recorded:
 
 
 _entries: dict[tuple[Any, ...], list[Entry | Unsupported]] = {}
-_seen: dict[tuple[Any, ...], Seen] = {}
+_last_graphs: dict[tuple[Any, ...], CompiledGraph] = {}
 """By what graphs have in common that are alike but for sizes, and by modes: the last that was
 compiled."""
 _count = [0]
@@ -138,7 +138,7 @@ _reasons: set[str] = set()
 def reset() -> None:
     """Forget all compiled backward passes."""
     _entries.clear()
-    _seen.clear()
+    _last_graphs.clear()
     _count[0] = 0
     _compilations.clear()
     _reasons.clear()
@@ -261,10 +261,10 @@ def _compile(
     """With symbols for sizes that differ from those of a graph like this one before, where that can
     be done."""
     family = (structure.family(), modes)
-    seen, _seen[family] = _seen.get(family), Seen.of(structure, geometry)
+    previous, _last_graphs[family] = _last_graphs.get(family), CompiledGraph.of(structure, geometry)
     why_static = ""
     try:
-        sizes_before = before(structure, geometry, seen)
+        sizes_before = before(structure, geometry, previous)
         if sizes_before is not None:
             return _compile_for(structure, tangents, geometry, sizes_before)
     except Unsupported as reason:

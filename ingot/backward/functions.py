@@ -113,11 +113,11 @@ def by_edge(node: Any, edges: Edges, result: Any) -> list[Any]:
 
 def materialized(node: Any) -> Materialized:
     """What becomes of gradients that do not come in: only the node knows, which is asked."""
-    seen: list[Any] = []
+    arguments: list[Any] = []
 
     def look(*tangents: Any) -> None:
-        seen.extend(tangents)
-        raise _Seen
+        arguments.extend(tangents)
+        raise _Stop
 
     number, like = next(
         (k, metadata)
@@ -130,14 +130,14 @@ def materialized(node: Any) -> Materialized:
     try:
         with torch.no_grad():
             engine_run_backward(edge, (tangent,), True, False, (), True, accumulate_grad=True)
-    except _Seen:
+    except _Stop:
         pass
     finally:
         del node.apply
-    return tuple([None if t is None else (tuple(t.shape), t.dtype, t.device) for t in seen])
+    return tuple([None if t is None else (tuple(t.shape), t.dtype, t.device) for t in arguments])
 
 
-class _Seen(Exception):
+class _Stop(Exception):
     pass
 
 

@@ -27,18 +27,20 @@ UNKNOWN = -1
 """What a size was before that is known to vary, but not from where."""
 
 
-def before(structure: Structure, now: Geometry, seen: Seen | None) -> list[tuple[int, ...]] | None:
+def before(
+    structure: Structure, now: Geometry, previous: CompiledGraph | None
+) -> list[tuple[int, ...]] | None:
     """What the numbers of a geometry were in a graph like it; None where all were the same. Where
     another program made a step, its own symbols tell what varies."""
-    if seen is None:
+    if previous is None:
         return None
     groups, *groups_of_steps = now.by_step()
-    groups_then, *groups_of_steps_then = seen.geometry.by_step()
+    groups_then, *groups_of_steps_then = previous.geometry.by_step()
     if not _alike(groups, groups_then):
         return None
     then = [*groups_then]
     programs = map(_program_of, structure.steps)
-    steps = zip(programs, seen.programs, groups_of_steps, groups_of_steps_then, strict=True)
+    steps = zip(programs, previous.programs, groups_of_steps, groups_of_steps_then, strict=True)
     for program, program_then, groups, groups_then in steps:
         if program is not None and program is not program_then:
             then += _as_symbols(program, groups)
@@ -67,13 +69,13 @@ def _as_symbols(program: Any, groups: Sequence[tuple[int, ...]]) -> list[tuple[i
     """The groups with UNKNOWN for what are symbols in a program: its sizes, and those of its saved
     tensors."""
     whole = Demand((True,) * len(program.contract.tangents))
-    part = program.backwards.graph(whole, None)
-    if part is None:
+    backward = program.backwards.graph(whole, None)
+    if backward is None:
         raise unsupported(
             "backward-part", "a compiled forward's outputs, whose gradients need its inputs again"
         )
     saved = []
-    for node in part.aten.inputs:
+    for node in backward.aten.inputs:
         saved.append(node.meta["val"])
     *of_tensors, sizes = groups
     then = []
@@ -89,14 +91,14 @@ def _as_symbols(program: Any, groups: Sequence[tuple[int, ...]]) -> list[tuple[i
 
 
 @dataclass
-class Seen:
+class CompiledGraph:
     """A graph that a backward was compiled for."""
 
     geometry: Geometry
     programs: list[Any]
 
     @classmethod
-    def of(cls, structure: Structure, geometry: Geometry) -> Seen:
+    def of(cls, structure: Structure, geometry: Geometry) -> CompiledGraph:
         return cls(geometry, list(map(_program_of, structure.steps)))
 
 
@@ -127,7 +129,7 @@ class Sizes:
         self, context: FakeContext, geometry: Geometry, before: Sequence[tuple[int, ...]] | None
     ) -> None:
         self.context, self.geometry, self.before = context, geometry, before
-        self.taken: list[tuple[Any, ...]] = list(geometry.groups)
+        self.groups: list[tuple[Any, ...]] = list(geometry.groups)
         self._symbols: dict[Symbol, tuple[int, int]] = {}
         self._known: dict[tuple[int, int], torch.SymInt] = {}  # by what they were and are
 
@@ -153,7 +155,7 @@ class Sizes:
                 self._known[then[d], now[d]] = size
             else:
                 self.context.shapes.holds(symbol, "==", to_expr(equal))
-        self.taken[group], self.taken[group + 1] = tuple(fake.shape), tuple(fake.stride())
+        self.groups[group], self.groups[group + 1] = tuple(fake.shape), tuple(fake.stride())
         return fake
 
     def _like(self, then: int, now: int) -> torch.SymInt | None:
@@ -169,8 +171,8 @@ class Sizes:
         """Those of a group that belong to no tensor."""
         if self.before is not None:
             pairs = zip(self.before[group], self.geometry.groups[group])
-            self.taken[group] = tuple([b if a == b else self._number(a, b) for a, b in pairs])
-        return self.taken[group]
+            self.groups[group] = tuple([b if a == b else self._number(a, b) for a, b in pairs])
+        return self.groups[group]
 
     def _number(self, then: int, now: int) -> Any:
         """A number that varies, in terms of sizes that do. (Whether it is that is asked at each
@@ -214,7 +216,7 @@ class Sizes:
         shapes: ShapeContext = self.context.shapes
         shapes.closed = True
         expected = []
-        for group in self.taken:
+        for group in self.groups:
             expected.append(tuple(map(_plain, group)))
         return Conditions(expected, self._symbols, list(shapes.guards))
 

@@ -409,13 +409,13 @@ class _Trace:
         self.consumed[position] = present
         gradients = program.no_gradients()
         if program.gradient_inputs and any(demand.present):
-            part = self._graph_of_backward(program, demand, sizes)
+            backward = self._graph_of_backward(program, demand, sizes)
             arguments: list[Any] = [*self.saved[position]]
-            for tangent, takes in zip(tangents, part.takes):
+            for tangent, takes in zip(tangents, backward.takes):
                 if takes:
                     arguments.append(_in_layout(tangent, buffer.get(tangent.output)))
-            results = part.aten.function()(*arguments, *sizes)
-            for k, index in zip(part.picked, part.gradient_inputs):
+            results = backward.aten.function()(*arguments, *sizes)
+            for k, index in zip(backward.picked, backward.gradient_inputs):
                 gradients[index] = results[k]
         of_tensors = gradients[: program.contract.tensors]
         if program.leaf is None:
@@ -425,13 +425,13 @@ class _Trace:
     def _graph_of_backward(self, program: Any, demand: Demand, sizes: Sequence[Any]) -> Any:
         known = all(isinstance(size, int) for size in sizes)
         with disable_current_modes():  # it may be traced for this
-            part = program.backwards.graph(demand, tuple(sizes) if known else None)
-        if part is None:
+            backward = program.backwards.graph(demand, tuple(sizes) if known else None)
+        if backward is None:
             raise unsupported(
                 "backward-part",
                 "a part of a compiled forward's outputs, whose gradients need its inputs again",
             )
-        return part
+        return backward
 
     def _run_function(self, position: int, step: Step, buffer: dict[int, Any]) -> Sequence[Any]:
         tangents = _by_input(step, buffer)

@@ -31,7 +31,7 @@ from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
 from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.graph.ambient import AUTOCAST_DEVICES
-from ingot.graph.composites import apart
+from ingot.graph.composites import override
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.known_tensors import KnownTensors
@@ -208,7 +208,7 @@ class GraphRecorder:
         self, session: Session, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
         try:
-            function = apart(target if op == "call_function" else getattr(type(args[0]), target))
+            function = override(target if op == "call_function" else getattr(type(args[0]), target))
             if self._inside_opaque:
                 with self.context:
                     result = function(*args, **kwargs)

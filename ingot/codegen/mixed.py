@@ -45,10 +45,10 @@ class MixedKernels:
 
     def ir(self, kernel: AnyKernel) -> str:
         if kernel in self._on_host:
-            made: Any = self.host
+            compiled: Any = self.host
         else:
-            made = self.device
-        return made.ir(kernel)
+            compiled = self.device
+        return compiled.ir(kernel)
 
     def assembly(self) -> str:
         return f"{self.host.assembly()}\n\n{self.device.assembly()}"

@@ -58,7 +58,7 @@ def _walk(handles: ExitStack, folder: Path, make: bool) -> int:
         links += 1
         if not steps or links > _MOST_LINKS:
             raise NotPrivateError(f"{path / name} is a symbolic link")
-        steps += reversed([part for part in link.parts if part != link.anchor])
+        steps += reversed([component for component in link.parts if component != link.anchor])
         if link.is_absolute():
             path = Path(link.anchor)
             here = _open(handles, str(path), None, _PASSED)
@@ -87,39 +87,39 @@ def _open(handles: ExitStack, name: str, within: int | None, access: int) -> int
 def _link(here: int, name: str) -> Path | None:
     """Where a symbolic link leads; None for what is none."""
     try:
-        found = os.stat(name, dir_fd=here, follow_symlinks=False)
+        status = os.stat(name, dir_fd=here, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    if not stat.S_ISLNK(found.st_mode):
+    if not stat.S_ISLNK(status.st_mode):
         return None
-    _require_known_owner(found, name)
+    _require_known_owner(status, name)
     return Path(os.readlink(name, dir_fd=here))
 
 
 # -- who may write into a folder -------------------------------------------------------------------
 
 
-def _require_own(found: os.stat_result, path: str) -> None:
+def _require_own(status: os.stat_result, path: str) -> None:
     """Raises NotPrivateError unless only the user may write into a folder."""
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise NotPrivateError(f"{path} belongs to somebody else")
-    if found.st_mode & _WRITABLE_BY_OTHERS:
+    if status.st_mode & _WRITABLE_BY_OTHERS:
         raise NotPrivateError(f"others may write into {path}")
 
 
-def _require_known_owner(found: os.stat_result, path: str) -> None:
-    if found.st_uid not in (0, os.geteuid()):
+def _require_known_owner(status: os.stat_result, path: str) -> None:
+    if status.st_uid not in (0, os.geteuid()):
         raise NotPrivateError(f"{path} belongs to somebody else")
 
 
 def _require_safe(handle: int, path: str) -> None:
     """Raises NotPrivateError if others may replace what the user or root have put into a folder."""
-    found = os.fstat(handle)
-    _require_known_owner(found, path)
-    others = found.st_mode & _WRITABLE_BY_OTHERS
-    if others == stat.S_IWGRP and _is_users_own_group(found.st_gid) and not _has_acl(handle):
+    status = os.fstat(handle)
+    _require_known_owner(status, path)
+    others = status.st_mode & _WRITABLE_BY_OTHERS
+    if others == stat.S_IWGRP and _is_users_own_group(status.st_gid) and not _has_acl(handle):
         return
-    if others and not found.st_mode & stat.S_ISVTX:
+    if others and not status.st_mode & stat.S_ISVTX:
         raise NotPrivateError(f"others may write into {path}")
 
 
@@ -129,11 +129,11 @@ def _is_users_own_group(group: int) -> bool:
     import pwd
 
     try:
-        user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
     except KeyError:
         return False
-    is_named_alike = found.gr_name == user.pw_name and group == user.pw_gid
-    return is_named_alike and {*found.gr_mem} <= {user.pw_name}
+    is_named_alike = entry.gr_name == user.pw_name and group == user.pw_gid
+    return is_named_alike and {*entry.gr_mem} <= {user.pw_name}
 
 
 def _has_acl(handle: int) -> bool:

@@ -367,13 +367,13 @@ def contract(
 
     def operand(access: Access, own: Sequence[Symbol]) -> np.ndarray:
         shape, values = grid((*batch, *own, *reduced), sizes, fixed)  # type: ignore[arg-type]
-        found = _gather(
+        elements = _gather(
             memory[access.buffer], np.broadcast_to(np.asarray(access.index.evaluate(values)), shape)
         )
         rows_end = len(batch) + len(own)
         count = int(np.prod(shape[len(batch) : rows_end], dtype=np.int64))
         depth = int(np.prod(shape[rows_end:], dtype=np.int64))
-        return found.reshape([*shape[: len(batch)], count, depth])
+        return elements.reshape([*shape[: len(batch)], count, depth])
 
     a, b = operand(left, rows), operand(right, columns)
     with np.errstate(all="ignore"):
@@ -453,9 +453,9 @@ def attend(
     array(kernel.target, heads, queries, value_width).copy_(weights @ value)
     if kernel.logarithms is not None:
         sums = _as_column(kernel.logarithms)
-        found = scores.logsumexp(-1, keepdim=True)
+        logarithms = scores.logsumexp(-1, keepdim=True)
         array(sums, heads, queries, 1).copy_(
-            found.masked_fill(found == -torch.inf, 0) if kernel.zero_rows else found
+            logarithms.masked_fill(logarithms == -torch.inf, 0) if kernel.zero_rows else logarithms
         )
 
 
@@ -628,12 +628,13 @@ def run_plan(
     plan: Plan,
     inputs: Sequence[torch.Tensor],
     run: Callable[..., None] = run_kernel,
-    run_parts: Callable[..., None] | None = None,
+    run_horizontal: Callable[..., None] | None = None,
 ) -> list[Any]:
     """Run a plan's steps in order, and return outputs as `run_graph` does. Very slow.
 
-    Kernels run by `run`, or `run_parts` with the arrays and the points of each part, but for those
-    that a GPU's plan leaves to the CPU. Inputs that may lend their memory do.
+    Kernels run by `run`; those over several sets of buffers by `run_horizontal`, with the arrays
+    and the points of each set; those that a GPU's plan leaves to the CPU by `run_kernel`. Inputs
+    that may lend their memory do.
     """
     graph = plan.graph
     sizes, memory = _start(graph, inputs)
@@ -649,17 +650,17 @@ def run_plan(
                 else:
                     memory[name] = new_storage(graph.buffers[name], sizes)
         begins = _evaluated(step.offsets, sizes) or [0] * len(step.arguments)
-        given = [memory[name][begin:] for name, begin in zip(step.arguments, begins)]
+        operands = [memory[name][begin:] for name, begin in zip(step.arguments, begins)]
         names, width = [p.name for p in step.kernel.parameters], len(step.kernel.parameters)
         arrays = []
-        for k in range(0, len(given), width):
-            arrays.append(dict(zip(names, given[k : k + width])))
-        ends = _evaluated(step.parts, sizes)
-        if not step.parts:
+        for k in range(0, len(operands), width):
+            arrays.append(dict(zip(names, operands[k : k + width])))
+        ends = _evaluated(step.extents, sizes)
+        if not step.extents:
             (run_kernel if step.on_host else run)(step.kernel, arrays[0], sizes)
-        elif run_parts is not None and not step.on_host:
-            run_parts(step.kernel, arrays, ends)
+        elif run_horizontal is not None and not step.on_host:
+            run_horizontal(step.kernel, arrays, ends)
         else:
-            for part, end in zip(arrays, ends):
-                run_kernel(step.kernel, part, sizes, 0, end)
+            for kernel_arrays, end in zip(arrays, ends):
+                run_kernel(step.kernel, kernel_arrays, sizes, 0, end)
     return list(_materialize(graph.outputs, memory, sizes))

@@ -27,7 +27,7 @@ log = logging.getLogger("ingot")
 MOST_BYTES = 1 << 26  # of one file
 ABANDONED = 3600.0  # seconds after which a file that is half written is nobody's
 _ENTRY = re.compile(r"[0-9a-f]{64}\.code")
-_PART = re.compile(r"\.[0-9a-f]{32}\.part")
+_PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -115,10 +115,10 @@ def _name(key: str) -> str:
     return name
 
 
-def _is_own(found: os.stat_result) -> bool:
+def _is_own(status: os.stat_result) -> bool:
     """Whether it is a file that nobody but the user can have written."""
-    writable = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not writable
+    writable = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not writable
 
 
 def _read(folder: int, name: str) -> bytes | None:
@@ -130,8 +130,8 @@ def _read(folder: int, name: str) -> bytes | None:
         name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
     )
     with open(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not _is_own(found) or found.st_size > MOST_BYTES:
+        status = os.fstat(handle)
+        if not _is_own(status) or status.st_size > MOST_BYTES:
             return None
         with suppress(OSError):
             os.utime(handle)
@@ -143,33 +143,33 @@ def _write(folder: int, name: str, whole: bytes) -> None:
     with suppress(FileNotFoundError):
         if not _is_own(os.stat(name, dir_fd=folder, follow_symlinks=False)):
             raise OSError("a file there is none of Ingot's")
-    part = f".{secrets.token_hex(16)}.part"
+    partial = f".{secrets.token_hex(16)}.part"
     handle = os.open(
-        part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
+        partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
     )
     try:
         with open(handle, "wb") as file:
             file.write(whole)
-        os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):
-            os.unlink(part, dir_fd=folder)
+            os.unlink(partial, dir_fd=folder)
         raise
 
 
 def _entries(folder: int) -> Iterator[tuple[float, str]]:
     """(when it was last used, name) of the store's files. Those of writers that died are
     removed."""
-    with os.scandir(folder) as found:
-        for entry in found:
-            is_part = _PART.fullmatch(entry.name)
-            if not is_part and not _ENTRY.fullmatch(entry.name):
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            is_partial = _PARTIAL.fullmatch(entry.name)
+            if not is_partial and not _ENTRY.fullmatch(entry.name):
                 continue
             with suppress(FileNotFoundError):
                 facts = entry.stat(follow_symlinks=False)
                 if not _is_own(facts):
                     continue
-                if not is_part:
+                if not is_partial:
                     yield facts.st_mtime, entry.name
                 elif facts.st_mtime < time.time() - ABANDONED:
                     os.unlink(entry.name, dir_fd=folder)

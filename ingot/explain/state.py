@@ -19,15 +19,15 @@ _MOST = 100_000
 def state_of(**roots: Any) -> dict[str, Any]:
     """Tensors, their gradients, and numbers by the names of their places, each object once."""
     state: dict[str, Any] = {}
-    seen: dict[int, Any] = {}  # objects by their ids, which stay theirs while they are held
+    objects: dict[int, Any] = {}  # by their ids, which stay theirs while they are held
     waiting = deque(roots.items())
-    while waiting and len(seen) < _MOST:
+    while waiting and len(objects) < _MOST:
         place, value = waiting.popleft()
         if isinstance(value, _NUMBERS) or isinstance(value, torch.Tensor):
             state[place] = value
-        if isinstance(value, _NUMBERS) or id(value) in seen:
+        if isinstance(value, _NUMBERS) or id(value) in objects:
             continue
-        seen[id(value)] = value
+        objects[id(value)] = value
         waiting.extend((f"{place}{name}", member) for name, member in _members(value))
     return state
 

@@ -25,7 +25,7 @@ def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -
         return attention_bytes(step.kernel, sizes)
     if isinstance(step.kernel, AttentionBackwardKernel):
         return attention_backward_bytes(step.kernel, sizes)
-    if step.parts:
+    if step.extents:
         reads = writes = 0
         for kernel_step in step.separate():
             read, written = step_bytes(kernel_step, graph, sizes)

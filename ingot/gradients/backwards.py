@@ -20,7 +20,7 @@ from ingot.gradients.eager_backward import TriedAgain, run_in_eager, unsupported
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.joint import JointGraph
 from ingot.graph.module_hooks import tells_none
-from ingot.graph.partition import Partition, backward_of_part, gradient_inputs_of, saved_for
+from ingot.graph.partition import Partition, gradient_inputs_of, partial_backward, saved_for
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.shape_guards import ShapeGuard
 from ingot.loops.expr import Symbol
@@ -90,8 +90,8 @@ class Backwards:
         self.recomputes = any(tells_none(node.target) for node in graph.module.graph.nodes)
         self.has_effects = any(has_effect(node.target) for node in cut.backward.graph.nodes)
         self.tangents: Tangents = tangents_by_sizes(contract)
-        self._trace = serial(functools.partial(graph.trace_part, cut.joint))
-        self._part = functools.cache(self._trace)
+        self._trace = serial(functools.partial(graph.trace_partial, cut.joint))
+        self._partial_joint = functools.cache(self._trace)
         self.gradient_inputs = functools.cache(self._find_gradient_inputs)
         self._compilation, self._build = compilation, build
         self._name = f"{compilation.name}, backward"
@@ -113,14 +113,14 @@ class Backwards:
         if demand.is_whole:
             return self.contract.gradient_inputs
         try:
-            return self._part(demand).contract.gradient_inputs
+            return self._partial_joint(demand).contract.gradient_inputs
         except Unsupported:  # a size is asked about that the joint graph does not depend on
             hints = {}
             for symbol in self.cut.symbols:
                 hints[symbol] = self._shapes.hints[symbol]
         try:  # which they are is no matter of sizes: those of the first call will do
-            part, _ = self._shapes.supposing(hints, functools.partial(self._trace, demand))
-            return part.contract.gradient_inputs
+            joint, _ = self._shapes.supposing(hints, functools.partial(self._trace, demand))
+            return joint.contract.gradient_inputs
         except Unsupported:
             present = itertools.compress(range(len(demand.present)), demand.present)
             inputs = gradient_inputs_of(self.cut, present)
@@ -153,13 +153,13 @@ class Backwards:
             return self._run_whole
         inputs = self.gradient_inputs(demand)
         try:
-            graph, _ = self._graph_by(self._part, demand)
+            graph, _ = self._graph_by(self._partial_joint, demand)
         except Unsupported:
             if self.recomputes:
                 return None
             return self._compile_for_sizes(demand, inputs)
         if graph is not None:
-            return self._compile_part(graph, demand)
+            return self._compile_partial(graph, demand)
         if self.recomputes:
             return None
         return self._with_zeros(demand, inputs)
@@ -182,7 +182,7 @@ class Backwards:
         self, demand: Demand, sizes: tuple[int, ...] | None
     ) -> tuple[AtenGraph | None, Sequence[int]]:
         try:
-            return self._graph_by(self._part, demand)
+            return self._graph_by(self._partial_joint, demand)
         except Unsupported:
             if sizes is None:
                 raise
@@ -196,10 +196,10 @@ class Backwards:
     def _graph_by(
         self, trace: Callable[[Demand], JointGraph], demand: Demand
     ) -> tuple[AtenGraph | None, Sequence[int]]:
-        """The graph of a part, None where what is saved does not suffice, and the inputs that it
-        has gradients of."""
-        part = trace(demand)
-        return backward_of_part(self.cut, part), part.contract.gradient_inputs
+        """The graph of a partial backward, None where what is saved does not suffice, and the
+        inputs that it has gradients of."""
+        joint = trace(demand)
+        return partial_backward(self.cut, joint), joint.contract.gradient_inputs
 
     def _graph_of_whole(self, takes: tuple[bool, ...], inputs: Sequence[int]) -> GraphOfBackward:
         return GraphOfBackward(self.cut.backward, takes, self._results_for(inputs), inputs)
@@ -226,7 +226,7 @@ class Backwards:
         results = self._results_for(inputs)
         return WithZeros(self._run_whole, self.tangents, demand.present, results)
 
-    def _compile_part(self, graph: AtenGraph, demand: Demand) -> Backward:
+    def _compile_partial(self, graph: AtenGraph, demand: Demand) -> Backward:
         name = self._name
         if not all(demand.present):
             outputs = itertools.compress(self.contract.differentiable_outputs, demand.present)
@@ -245,7 +245,7 @@ class Backwards:
             graph, gradient_inputs = self._graph_by(self._trace, demand)
             if graph is None or gradient_inputs != inputs:
                 raise unsupported("backward-sizes", "what is kept for other sizes")
-            return self._compile_part(graph, demand)
+            return self._compile_partial(graph, demand)
 
         @serial
         def for_sizes(sizes: Mapping[Symbol, int]) -> Backward:

@@ -18,7 +18,7 @@ from ingot.errors import EagerRaises, unsupported
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor, has_history, is_rebased, requires_grad
-from ingot.graph.joint import JointGraph, trace_part
+from ingot.graph.joint import JointGraph, trace_partial
 from ingot.runtime.tangents import Demand
 
 
@@ -30,14 +30,14 @@ class CapturedGraph(NamedTuple):
     context: FakeContext
     modes: Modes
 
-    def trace_part(self, joint: JointGraph, demand: Demand) -> JointGraph:
-        """The joint graph of a part of the backward."""
+    def trace_partial(self, joint: JointGraph, demand: Demand) -> JointGraph:
+        """The joint graph of a partial backward."""
         present = itertools.compress(joint.contract.differentiable_outputs, demand.present)
         outputs = frozenset(present)
         with undisturbed(), paused_collection(), preserved():
             self.modes.set()
             try:
-                return trace_part(
+                return trace_partial(
                     joint, outputs, demand.inputs, self.module, self.fakes, self.context
                 )
             except EagerRaises as error:  # the backward of a function that has its own

@@ -178,5 +178,5 @@ class _GuardedProgram:
 def _fake_tangent(node: torch.fx.Node, requires_gradient: bool) -> FakeTensor:
     value = node.meta["val"]
     tangent = FakeTensor(value.meta, value.device)
-    tangent.is_wanted = tangent.is_followed = requires_gradient
+    tangent.required_grad = tangent.is_followed = requires_gradient
     return tangent

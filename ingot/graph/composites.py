@@ -25,12 +25,12 @@ from ingot.torch_private import aten, disable_current_modes, native_linear, nati
 State = tuple[Tensor, ...]
 Cell = Callable[..., State]
 
-_APART: dict[Any, Callable[..., Any]] = {}
+_OVERRIDES: dict[Any, Callable[..., Any]] = {}
 
 
-def apart(target: Any) -> Callable[..., Any]:
+def override(target: Any) -> Callable[..., Any]:
     """What to call on fakes in the place of `target`."""
-    return _APART.get(target, target)
+    return _OVERRIDES.get(target, target)
 
 
 def _instead_of(
@@ -47,7 +47,7 @@ def _instead_of(
                 return python(*args, **kwargs)
             return function(*args, **kwargs)
 
-        _APART[function] = chosen
+        _OVERRIDES[function] = chosen
         return python
 
     return register
@@ -199,7 +199,7 @@ def lstm(x: Tensor, states: Any, params: Any, *settings: Any) -> Any:
 
 
 for _name in MODES:
-    _APART[getattr(torch, _name)] = by_cudnn(_name, _APART[getattr(torch, _name)])
+    _OVERRIDES[getattr(torch, _name)] = by_cudnn(_name, _OVERRIDES[getattr(torch, _name)])
 
 
 # -- views -----------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def _with_lengths_as_tensors(function: Any) -> Callable[..., Tensor]:
     return chosen
 
 
-_APART.update({loss: _with_lengths_as_tensors(loss) for loss in (torch.ctc_loss, F.ctc_loss)})
+_OVERRIDES.update({loss: _with_lengths_as_tensors(loss) for loss in (torch.ctc_loss, F.ctc_loss)})
 
 
 # -- what draws as many numbers as the data say ----------------------------------------------------
@@ -440,4 +440,4 @@ def _rrelu_of_module(
     return (_rrelu_ if inplace else _rrelu)(input, lower, upper, training)
 
 
-_APART.update({torch.rrelu: _rrelu, torch.rrelu_: _rrelu_, F.rrelu: _rrelu_of_module})
+_OVERRIDES.update({torch.rrelu: _rrelu, torch.rrelu_: _rrelu_, F.rrelu: _rrelu_of_module})

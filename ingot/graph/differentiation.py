@@ -37,7 +37,7 @@ def want_gradients(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[Any]:
     operation."""
     leaves = list(inputs)
     for k, (primal, fake) in enumerate(zip(inputs, fakes)):
-        if not isinstance(fake, FakeTensor) or not fake.is_wanted:
+        if not isinstance(fake, FakeTensor) or not fake.required_grad:
             continue
         if fake.origin is None:
             primal.requires_grad_()
@@ -69,7 +69,7 @@ def new_leaves(fakes: Sequence[Any]) -> list[int]:
     leaves = []
     for k, fake in enumerate(fakes):
         is_leaf = isinstance(fake, FakeTensor) and fake.requires_grad and fake.is_leaf
-        if is_leaf and not fake.is_wanted:
+        if is_leaf and not fake.required_grad:
             leaves.append(k)
     return leaves
 

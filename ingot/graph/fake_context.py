@@ -155,7 +155,7 @@ class FakeContext(Mode):
         fake = FakeTensor(inner, tensor.device, tensor.requires_grad)
         if tensor.requires_grad and not is_leaf(tensor):
             fake = self._with_history(fake)
-        fake.is_outside, fake.is_wanted = True, tensor.requires_grad
+        fake.is_outside, fake.required_grad = True, tensor.requires_grad
         fake.is_followed = tensor.requires_grad and is_followed(tensor)
         # the real one is kept, so that its id stays its own
         self._fakes[id(tensor)] = (tensor, fake)

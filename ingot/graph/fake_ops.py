@@ -274,15 +274,15 @@ def _restride(op: OpOverload, args: Args, inner: Args) -> Any:
 # -- fakes and what they wrap ----------------------------------------------------------------------
 
 
-def _unwrap(value: Any, seen: list[Tensor]) -> Any:
+def _unwrap(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, FakeTensor):
-        seen.append(value)
+        tensors.append(value)
         return value.meta
     if isinstance(value, (list, tuple)):
-        return [_unwrap(v, seen) for v in value]
+        return [_unwrap(v, tensors) for v in value]
     # a literal such as torch.tensor(3.0): its value is the recorder's affair
     if isinstance(value, Tensor):
-        seen.append(value)
+        tensors.append(value)
         return value.to("meta")
     return value
 

@@ -28,7 +28,7 @@ class FakeTensor(Tensor):
     meta: Tensor
     is_outside = False
     """Whether it stands for a tensor that existed before the call."""
-    is_wanted = False
+    required_grad = False
     """Whether that tensor required a gradient before the call."""
     is_followed = False
     """Whether autograd does more with that gradient than to add it to `grad`: see `is_followed`."""

@@ -100,7 +100,7 @@ def trace_joint(gm: GraphModule, fakes: Sequence[Any], context: FakeContext) -> 
     return _trace(gm, fakes, context, refused)
 
 
-def trace_part(
+def trace_partial(
     joint: JointGraph,
     outputs: Collection[int],
     inputs: Collection[int] | None,

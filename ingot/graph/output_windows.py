@@ -185,7 +185,7 @@ def _window(
         return output_window(sharing.output, sharing.base, spec, own_history=True)
     base = anchor.fake
     if anchor.slot.role == "input":
-        _refuse_part_of_expanded(spec, base)
+        _refuse_window_of_expanded(spec, base)
     base_offset = base.storage_offset() * base.element_size() // output.element_size()
     offset = output.storage_offset() - base_offset
     spec = replace(spec, offset=offset, alias=_alias(output, base))
@@ -202,7 +202,7 @@ def _alias(output: FakeTensor, base: FakeTensor) -> Alias:
     return "view"
 
 
-def _refuse_part_of_expanded(spec: OutputSpec, base: Tensor) -> None:
+def _refuse_window_of_expanded(spec: OutputSpec, base: Tensor) -> None:
     """Raises Unsupported for a part of an input whose elements share memory.
 
     A window is made by as_strided, which spreads a gradient over all elements that share memory;

@@ -181,7 +181,7 @@ def _decided_by_forward(
 # -- parts of a backward ---------------------------------------------------------------------------
 
 
-def backward_of_part(cut: Partition, joint: JointGraph) -> AtenGraph | None:
+def partial_backward(cut: Partition, joint: JointGraph) -> AtenGraph | None:
     """The backward of a joint graph that differs from that of `cut` in that fewer tangents come in.
     It takes what the forward of `cut` saves, and those tangents. None where that would not
     suffice."""

@@ -20,7 +20,7 @@ from ingot.errors import CompilerBug, Unsupported
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.aten_tracer import AtenTracer
-from ingot.graph.composites import apart
+from ingot.graph.composites import override
 from ingot.graph.differentiation import differentiates, want_gradients
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.passes import run_passes
@@ -82,9 +82,9 @@ def values_of(
             elif node.op == "get_attr":
                 values[node] = tracer.literal(operator.attrgetter(node.target)(gm))
             elif node.op == "call_function":
-                values[node] = repeats.run(node.target, apart(node.target), args, kwargs)
+                values[node] = repeats.run(node.target, override(node.target), args, kwargs)
             elif node.op == "call_method":
-                method = apart(getattr(type(args[0]), node.target))
+                method = override(getattr(type(args[0]), node.target))
                 values[node] = repeats.run(node.target, method, args, kwargs)
             elif node.op == "call_module":
                 values[node] = gm.get_submodule(node.target)(*args, **kwargs)

@@ -118,8 +118,8 @@ class Expr:
     def symbols(self) -> frozenset[Symbol]:
         """All symbols that occur anywhere in the expression."""
         if self._symbols is None:
-            parts = (atom.symbols for monomial in self._coefficients for atom in monomial)
-            self._symbols = frozenset().union(*parts)
+            symbols = (atom.symbols for monomial in self._coefficients for atom in monomial)
+            self._symbols = frozenset().union(*symbols)
         return self._symbols
 
     @property

@@ -101,11 +101,11 @@ def divide_by_term(
         if left is None or (coefficient % size and monomial):
             rest[monomial] = coefficient
             continue
-        whole, part = divmod(coefficient, size)
+        whole, remainder = divmod(coefficient, size)
         if whole:
             quotient[left] = whole
-        if part:
-            rest[monomial] = part
+        if remainder:
+            rest[monomial] = remainder
     return quotient, rest
 
 

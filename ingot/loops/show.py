@@ -140,19 +140,19 @@ def _short(op: str) -> str:
 
 
 def _attention(node: Attention) -> str:
-    seen = ", causal" * node.causal + ", mask replaces" * node.replaces
+    flags = ", causal" * node.causal + ", mask replaces" * node.replaces
     operands = ", ".join(map(_value, node.operands))
     logarithms = ""
     if node.logarithms is not None:
         logarithms = f", {_value(node.logarithms)}"
-    return f"{_value(node.target)}{logarithms} = attention({operands}, scale {node.scale!r}{seen})"
+    return f"{_value(node.target)}{logarithms} = attention({operands}, scale {node.scale!r}{flags})"
 
 
 def _attention_backward(node: AttentionBackward) -> str:
-    seen = ", causal" * node.causal
+    flags = ", causal" * node.causal
     results = ", ".join(map(_value, node.results))
     operands = ", ".join(map(_value, node.operands))
-    return f"{results} = attention_backward({operands}, scale {node.scale!r}{seen})"
+    return f"{results} = attention_backward({operands}, scale {node.scale!r}{flags})"
 
 
 def _call(node: Library) -> str:

@@ -67,6 +67,6 @@ def _is_number(tensor: torch.Tensor) -> bool:
 
 def _tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
     value = node.meta.get("val")
-    for part in value if isinstance(value, (tuple, list)) else (value,):
-        if isinstance(part, torch.Tensor):
-            yield part
+    for element in value if isinstance(value, (tuple, list)) else (value,):
+        if isinstance(element, torch.Tensor):
+            yield element

@@ -42,11 +42,11 @@ def verify(graph: LoopGraph, stage: str = "lower") -> None:
     """
     sizes = {symbol for symbol, *_ in graph.symbols}
     ready = {name for name in graph.buffers if not graph.is_temporary(name)}
-    seen: set[str] = set()
+    node_names: set[str] = set()
     for node in graph.nodes:
         check = _Check(graph, stage, node, sizes)
-        check.require(node.name not in seen, "the name is used twice")
-        seen.add(node.name)
+        check.require(node.name not in node_names, "the name is used twice")
+        node_names.add(node.name)
         for name in sorted(node.reads()):
             check.require(name in graph.buffers, f"{name} is not a buffer")
             check.require(name in ready, f"{name} is read before it is written")
@@ -280,10 +280,10 @@ def _ends(index: Expr) -> tuple[Expr, Expr] | None:
 def _type_problem(i: Instruction, types: Sequence[torch.dtype], graph: LoopGraph) -> str | None:
     """What is wrong with the dtypes of an instruction, or None."""
     if i.op == "load":
-        held = graph.buffers[i.attrs[0]].dtype
-        if held is i.dtype:
+        dtype = graph.buffers[i.attrs[0]].dtype
+        if dtype is i.dtype:
             return None
-        return f"loads {i.dtype} from {held}"
+        return f"loads {i.dtype} from {dtype}"
     if i.op in ops.STRUCTURAL:
         if i.dtype in ops.STORED:
             return None

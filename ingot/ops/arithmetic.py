@@ -367,9 +367,9 @@ def _least_common_multiple(a: int, b: int) -> int:
         wide = torch.int32
     divisor, zero = ops.to(apply("gcd", a, b), wide), constant(0, wide)
     none = apply("eq", divisor, zero)
-    part = apply("truncdiv", ops.to(a, wide), apply("where", none, constant(1, wide), divisor))
+    quotient = apply("truncdiv", ops.to(a, wide), apply("where", none, constant(1, wide), divisor))
     return ops.to(
-        apply("where", none, zero, apply("abs", apply("mul", part, ops.to(b, wide)))), dtype
+        apply("where", none, zero, apply("abs", apply("mul", quotient, ops.to(b, wide)))), dtype
     )
 
 
@@ -385,11 +385,11 @@ def clamp_tensor(
 
     def scalar(value: int, *limits: int) -> int:
         for (name, bound), limit in zip(used, limits):
-            held = apply(name, value, limit)
+            result = apply(name, value, limit)
             # as `clamped`, where a number stands for a float
             if not bound.sizes and ops.dtype_of(value) in ops.FLOATS:
-                held = apply("where", apply("eq", value, limit), value, held)
-            value = held
+                result = apply("where", apply("eq", value, limit), value, result)
+            value = result
         return value
 
     operands: list[Operand] = [x, *(bound for _, bound in used)]

@@ -242,7 +242,7 @@ def _self_attention(
     """Attention of (batch, token, feature) to itself, with one projection for queries, keys and
     values. A token does not see what the mask is not zero for; one that sees nothing is NaN."""
     projections = aten.linear(x, weight, bias).split(x.shape[2], 2)
-    query, key, value = (part.unflatten(2, (heads, -1)).transpose(1, 2) for part in projections)
+    query, key, value = (t.unflatten(2, (heads, -1)).transpose(1, 2) for t in projections)
     if mask is None:
         return (
             aten._scaled_dot_product_flash_attention_for_cpu(query, key, value)[0]
@@ -280,8 +280,8 @@ def multi_head_attention(
         return NotImplemented
     if mask is not None and mask_type is None:
         return NotImplemented
-    seen = _self_attention(query, heads, weight, bias, _broadcast_mask(mask, mask_type))
-    return aten.linear(seen, out_weight, out_bias), None
+    output = _self_attention(query, heads, weight, bias, _broadcast_mask(mask, mask_type))
+    return aten.linear(output, out_weight, out_bias), None
 
 
 def transformer_encoder_layer(

@@ -130,8 +130,8 @@ class Window(NamedTuple):
         before = margin or [0] * len(self.size)
         moves = zip(index, self.stride, taps, self.dilation, before)
         results = []
-        for i, step, tap, apart, pad in moves:
-            results.append(i * step + tap * apart - pad)
+        for i, step, tap, dilation, pad in moves:
+            results.append(i * step + tap * dilation - pad)
         return results
 
 
@@ -261,12 +261,12 @@ def _padded(lw: Lowering, margins: Margins) -> LoopTensor:
             sides = [(2, first, ZERO, beyond)]
         else:
             sides = [(1, first, ZERO, ZERO), (1, last, beyond, ZERO)]
-        for count, width, start, apart in sides:
+        for count, width, start, stride in sides:
             if width:
                 shape = exprs((count, *x.sizes[:d], width, *sizes[d + 1 :]))
                 margin = contiguous(shape, x.dtype)
                 lw.write(
-                    filled(lw, margin, number), buffer, (apart, *strides), sum(corner[:d], start)
+                    filled(lw, margin, number), buffer, (stride, *strides), sum(corner[:d], start)
                 )
     lw.padded[key] = stored(buffer, spec)
     return lw.padded[key]
@@ -470,7 +470,7 @@ def _is_less_than_memory(lw: Lowering, out: Spec, x: LoopTensor, taps: int) -> b
     if x.buffer is not None:
         return lw.view(x).strides[1] is ONE
     steps = lw.steps_of_loads(x, loops_over(x.sizes))
-    images = max((len(found) for dim, found in steps.items() if dim > 1), default=0)
+    images = max((len(dim_steps) for dim, dim_steps in steps.items() if dim > 1), default=0)
     if x.root.cost > MOST_AGAIN or images > 1 or set(steps.get(1, ())) - {1}:
         return False
     there, points = numel(x.sizes).constant, numel(out.sizes).constant

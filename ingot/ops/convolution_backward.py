@@ -167,8 +167,8 @@ def _added_windows(
         for offset in window.offsets():
             reach = zip(index[2:], offset, margins, window.dilation)
             at = []
-            for i, k, before, apart in reach:
-                at.append(i + (before - k * apart))
+            for i, k, before, dilation in reach:
+                at.append(i + (before - k * dilation))
             place, begins = windows_on(at, window.stride, (height, width))
             where = (index[0], *place, index[1], *exprs(offset))
             yield load_where(begins, windows, where, torch.float32)
@@ -183,17 +183,17 @@ class _Residue(NamedTuple):
     """Places along one dimension that are equal modulo the window's step: `places` of them from
     `first` on. They are met by the elements `taps` of the window, the last one first. For the first
     place and the first tap, the gradient is at `source`; for neighbouring places at neighbours, for
-    neighbouring taps `apart`."""
+    neighbouring taps `stride` on."""
 
     first: int
     places: int
     taps: tuple[int, ...]
     source: int
-    apart: int
+    stride: int
 
     def margin(self, gradients: int) -> int:
         """How far places reach beyond that many gradients, on either side."""
-        last = self.source + self.places - 1 + (len(self.taps) - 1) * self.apart
+        last = self.source + self.places - 1 + (len(self.taps) - 1) * self.stride
         return max(0, -self.source, last - (gradients - 1))
 
 
@@ -205,12 +205,12 @@ def _residues(places: int, size: int, step: int, padding: int, dilation: int) ->
             if (first + padding - k * dilation) % step == 0:
                 taps.append(k)
         if taps:
-            source, apart = ((first + padding - taps[0] * dilation) // step, 1)
+            source, stride = ((first + padding - taps[0] * dilation) // step, 1)
         else:
-            source, apart = (0, 1)
+            source, stride = (0, 1)
         if len(taps) > 1:
-            apart = (taps[0] - taps[1]) * dilation // step
-        residues.append(_Residue(first, -(-(places - first) // step), tuple(taps), source, apart))
+            stride = (taps[0] - taps[1]) * dilation // step
+        residues.append(_Residue(first, -(-(places - first) // step), tuple(taps), source, stride))
     return residues
 
 
@@ -235,16 +235,16 @@ def _turned_round(
         target = address_of((n, channel, *at), strides)
         if not all(r.taps for r in residues):
             nothing = _row_major(exprs([*out.sizes[:2], *(r.places for r in residues)]))
-            apart = []
+            steps = []
             for stride, step in zip(strides, (1, 1, *window.stride)):
-                apart.append(stride * step)
+                steps.append(stride * step)
             first = sum((stride * r.first for stride, r in zip(strides[2:], residues)), ZERO)
-            lw.write(filled(lw, nothing, 0.0), buffer, apart, first)
+            lw.write(filled(lw, nothing, 0.0), buffer, steps, first)
             continue
         taps = tuple(map(loop_symbol, "ij", [len(r.taps) for r in residues]))
         inner = loop_symbol("k", grad.sizes[1])
         under = [
-            i + tap * r.apart + (r.source + margin)
+            i + tap * r.stride + (r.source + margin)
             for i, tap, r, margin in zip((row, column), taps, residues, margins)
         ]
         left = access(padded, (n, inner, *under))

@@ -85,13 +85,13 @@ class Joined(LoopTensor):
     """Tensors one after the other along `axis`. In memory, each piece is written straight into its
     place."""
 
-    parts: list[tuple[LoopTensor, Expr]]  # each with where it starts along the axis
+    members: list[tuple[LoopTensor, Expr]]  # each with where it starts along the axis
     axis: int
 
     def pieces(self, strides: Sequence[Expr]) -> list[tuple[LoopTensor, Expr]]:
         results = []
-        for part, start in self.parts:
-            results.append((part, start * strides[self.axis]))
+        for tensor, start in self.members:
+            results.append((tensor, start * strides[self.axis]))
         return results
 
 
@@ -103,46 +103,46 @@ def cat(lw: Lowering, out: Spec, tensors: Sequence[LoopTensor], dim: int = 0) ->
 
 def join(lw: Lowering, out: Spec, tensors: Sequence[LoopTensor], dim: int) -> LoopTensor:
     """`tensors`, of `out`'s sizes but along `dim`, one after the other."""
-    parts: list[tuple[LoopTensor, Expr]] = []
+    members: list[tuple[LoopTensor, Expr]] = []
     start = ZERO
     for t in tensors:
         if t.sizes[dim] is ZERO:
             continue
         spec = out._replace(sizes=t.sizes, strides=out.strides)
-        parts.append((lw.rounded_to(spec, t), start))
+        members.append((lw.rounded_to(spec, t), start))
         start = start + t.sizes[dim]
-    if not parts:
+    if not members:
         return filled(lw, out, 0)
     joined = Joined(
         out.sizes,
         out.strides,
         out.dtype,
-        lambda index: _joined_at(parts, dim, index),
-        cost=3 * (len(parts) - 1),
+        lambda index: _joined_at(members, dim, index),
+        cost=3 * (len(members) - 1),
     )
-    model = lw.computed(out, joined.compute, [t for t, _ in parts])
+    model = lw.computed(out, joined.compute, [t for t, _ in members])
     joined.origin, joined.cost, joined.heavy = model.origin, joined.cost + model.cost, model.heavy
-    joined.parts, joined.axis = parts, dim
+    joined.members, joined.axis = members, dim
     # Read in place, a joined tensor computes all its pieces at every element.
-    if len(parts) > 2 or joined.heavy or model.cost > lw.target.cost_of_joining:
+    if len(members) > 2 or joined.heavy or model.cost > lw.target.cost_of_joining:
         lw.realize(
-            joined, None if lw.returned else lw.strides_of_loads(joined, WINDOW * len(parts))
+            joined, None if lw.returned else lw.strides_of_loads(joined, WINDOW * len(members))
         )
     return joined
 
 
-def _joined_at(pieces: list[tuple[LoopTensor, Expr]], dim: int, index: Index) -> int:
-    """The value at `index`, chosen among the parts from the last to the first."""
+def _joined_at(members: list[tuple[LoopTensor, Expr]], dim: int, index: Index) -> int:
+    """The value at `index`, chosen among the members from the last to the first."""
     result: int | None = None
-    for part, start in reversed(pieces):
+    for tensor, start in reversed(members):
         position = index[dim] - start
         inside = ops.constant(True, torch.bool)
         if start is not ZERO:
             inside = compare("ge", position, 0)
         if result is not None:
-            inside = apply("logical_and", inside, compare("lt", position, part.sizes[dim]))
+            inside = apply("logical_and", inside, compare("lt", position, tensor.sizes[dim]))
         with ops.masked(inside):
-            value = part.load(with_place(index, dim, position))
+            value = tensor.load(with_place(index, dim, position))
         if result is None:
             result = value
         else:

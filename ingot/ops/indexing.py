@@ -480,7 +480,7 @@ def embedding_refusal(weight: Tensor, **_: Any) -> str:
     return "a weight that is no matrix"
 
 
-def _of_a_part(view: OpOverload) -> Callable[..., str]:
+def _scatter_refusal(view: OpOverload) -> Callable[..., str]:
     """A scatter into a view: the source has the view's sizes."""
 
     def test(x: Tensor, src: Tensor, **where: Any) -> str:
@@ -489,10 +489,10 @@ def _of_a_part(view: OpOverload) -> Callable[..., str]:
         at = tuple(where.values())
         varies = is_symbolic(x) or geometry.has_symbols(at)
         if varies:
-            part = view_symbolically(view, x, at, {})
+            window = view_symbolically(view, x, at, {})
         else:
-            part = view(x, *at)
-        if geometry.expect_same_sizes(part.shape, src.shape):
+            window = view(x, *at)
+        if geometry.expect_same_sizes(window.shape, src.shape):
             return ""
         return "a source of other sizes"
 
@@ -564,21 +564,21 @@ OPS = (
     op(
         aten.select_scatter.default,
         meta=exact_self,
-        refuses=_of_a_part(aten.select.int),
+        refuses=_scatter_refusal(aten.select.int),
         cost=Cost.LIGHT,
         lower=select_scatter,
     ),
     op(
         aten.slice_scatter.default,
         meta=exact_self,
-        refuses=_of_a_part(aten.slice.Tensor),
+        refuses=_scatter_refusal(aten.slice.Tensor),
         cost=Cost.LIGHT,
         lower=slice_scatter,
     ),
     op(
         aten.diagonal_scatter.default,
         meta=exact_self,
-        refuses=_of_a_part(aten.diagonal.default),
+        refuses=_scatter_refusal(aten.diagonal.default),
         lower=diagonal_scatter,
     ),
     op(aten.select_backward.default, decompose=select_backward, meta=new_factory),

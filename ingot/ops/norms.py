@@ -404,7 +404,7 @@ def batch_norm_backward_meta(
     slopes = fresh((x.shape[1],), x.dtype if weight is None else weight.dtype)
     first = fresh(x.shape, x.dtype, geometry.suggested(x))
     return tuple(
-        [t if wanted else None for t, wanted in zip((first, slopes, slopes.clone()), mask)]
+        [t if is_needed else None for t, is_needed in zip((first, slopes, slopes.clone()), mask)]
     )
 
 

@@ -217,14 +217,14 @@ def _avg_pool(
 
     def counts(index: Index) -> list[Expr]:
         """How many elements each dimension's window counts."""
-        found = []
+        lengths = []
         for i, n, (k, step, pad, _) in zip(index[-rank:], extents, windows):
             first = i * step - pad
             last = minimum(first + k, n + pad)
             if not count_include_pad:
                 first, last = maximum(first, 0), minimum(last, n)
-            found.append(last - first)
-        return found
+            lengths.append(last - first)
+        return lengths
 
     total = _pooled(lw, _wide(out), x, windows, "add", 0.0)
     if divisor is not None:
@@ -245,9 +245,9 @@ def _averaged(
     dtype = compute_dtype(out.dtype)
 
     def compute(index: Index) -> int:
-        found = counts(index)
-        count = ops.constant(prod(c for c in constants(found) if c is not None), dtype)
-        for c in found:
+        lengths = counts(index)
+        count = ops.constant(prod(c for c in constants(lengths) if c is not None), dtype)
+        for c in lengths:
             if c.constant is None:
                 count = apply("mul", count, ops.index(c, dtype))
         return rounded(apply("div", total.load(index), count), out.dtype)
@@ -389,8 +389,8 @@ def im2col(
         with ops.masked(counts):
             return x.load((*outer, *place))
 
-    taken = lw.computed(spec, compute, [x], cost=4)
-    return lw.reshaped(taken, out)
+    elements = lw.computed(spec, compute, [x], cost=4)
+    return lw.reshaped(elements, out)
 
 
 def col2im(
@@ -411,13 +411,13 @@ def col2im(
     if height is None or width is None or kh * kw > MOST_TAPS or ZERO in x.sizes:
         raise NotLowered("windows of symbolic sizes, or of very many elements")
     rows, columns = map(_count, (height, width), windows)
-    taken = reshape_map((*out.sizes[:-2], *exprs((kh, kw, rows, columns))), x.sizes)
+    index_map = reshape_map((*out.sizes[:-2], *exprs((kh, kw, rows, columns))), x.sizes)
     lw.realize_root(x)
     dtype = compute_dtype(out.dtype)
     side_by_side = (kh, kw, 1, 1, 0, 0) == (sh, sw, dh, dw, ph, pw)
     if side_by_side and (rows * kh, columns * kw) == (height, width):
         spec = contiguous((*out.sizes[:-2], *exprs((rows, kh, columns, kw))), out.dtype)
-        moved = lw.mapped(x, spec, lambda i: taken((*i[:-4], i[-3], i[-1], i[-4], i[-2])))
+        moved = lw.mapped(x, spec, lambda i: index_map((*i[:-4], i[-3], i[-1], i[-4], i[-2])))
         images = lw.realize(lw.computed(spec, moved.load, [x]))
         return lw.reshaped(images, out)
 
@@ -428,7 +428,7 @@ def col2im(
             at = (h + ph - i * dh, w + pw - j * dw)
             place, begins = windows_on(at, (sh, sw), (rows, columns))
             with ops.masked(begins):
-                value = ops.to(x.load(taken((*outer, *exprs((i, j)), *place))), dtype)
+                value = ops.to(x.load(index_map((*outer, *exprs((i, j)), *place))), dtype)
             total = apply("where", begins, rounded(apply("add", total, value), out.dtype), total)
         return total
 

@@ -17,7 +17,7 @@ from ingot.graph.meta.basis import by_look, fresh
 from ingot.graph.meta.trials import dtype_of
 from ingot.graph.schemas import Cost
 from ingot.loops import ops
-from ingot.loops.apart import mm_in_parts, suits
+from ingot.loops.aligned_products import mm_in_parts, suits
 from ingot.loops.expr import ONE, ZERO, Expr, loop_symbol, product
 from ingot.loops.ir import Access, View
 from ingot.loops.lowering.context import Lowering
@@ -141,7 +141,7 @@ def addmm(
     # whether NaN and infinities count is for the library to say
     if alpha == 0 or not math.isfinite(alpha):
         raise NotLowered("a product by a number that is 0, infinite or NaN")
-    if contracts(lw, out) or adds_apart(lw, out):
+    if contracts(lw, out) or adds_separately(lw, out):
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, beta, alpha)
     if (
         lw.target.contracts
@@ -153,7 +153,7 @@ def addmm(
     return _product(lw, out, x, y, bias)
 
 
-def adds_apart(lw: Lowering, out: Spec) -> bool:
+def adds_separately(lw: Lowering, out: Spec) -> bool:
     """Whether a GPU computes the product alone, so that what is added is part of what comes next.
 
     Of few elements of float32, the library's sums are slower. Measured on an H200, us: [197, 768]
@@ -174,7 +174,7 @@ def adds_apart(lw: Lowering, out: Spec) -> bool:
 def _product(
     lw: Lowering, out: Spec, x: LoopTensor, y: LoopTensor, bias: LoopTensor | None
 ) -> LoopTensor:
-    if bias is not None and (contracts(lw, out) or adds_apart(lw, out)):
+    if bias is not None and (contracts(lw, out) or adds_separately(lw, out)):
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, 1, 1)
     if contracts(lw, out):
         return contract(lw, out, x, y)
@@ -184,7 +184,7 @@ def _product(
         plain: Any = torch.bmm
         if len(out.sizes) == 2:
             plain = torch.mm
-        if _comes_in_parts(lw, out, x, y):
+        if _uses_aligned_parts(lw, out, x, y):
             plain = mm_in_parts
         return lw.result_of(plain, out, [x, y], out="out")
     return lw.result_of(torch.addmm, out, [bias, x, y], out="out")
@@ -224,7 +224,7 @@ def transposed(lw: Lowering, x: LoopTensor) -> LoopTensor:
     return lw.mapped(x, spec, lambda index: index[::-1])
 
 
-def _comes_in_parts(lw: Lowering, out: Spec, x: LoopTensor, y: LoopTensor) -> bool:
+def _uses_aligned_parts(lw: Lowering, out: Spec, x: LoopTensor, y: LoopTensor) -> bool:
     """Whether a GPU computes the product in parts whose rows are aligned. Margins would have been
     given to it where they are faster."""
     if lw.target.device != "cuda" or len(out.sizes) != 2:

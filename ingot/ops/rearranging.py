@@ -96,7 +96,7 @@ def _padded(
     lw.realize_root(x)
     first, last = max(left.constant, 0), max(right.constant, 0)
 
-    def part(length: Expr, at: Callable[[Expr], Expr]) -> LoopTensor:
+    def piece(length: Expr, at: Callable[[Expr], Expr]) -> LoopTensor:
         def index_map(index: Index) -> Index:
             places = [*index[:-1], at(index[-1])]
             for k, size in enumerate(x.sizes[:-1]):
@@ -109,11 +109,11 @@ def _padded(
     middle = out.sizes[-1] - first - last
     if not known_less_equal(0, middle):
         raise NotLowered("padding of nothing that is left")
-    pieces = [part(middle, lambda i: i + first - left)]
+    pieces = [piece(middle, lambda i: i + first - left)]
     if first:
-        pieces.insert(0, part(as_expr(first), lambda i: first - i if mirrored else ZERO))
+        pieces.insert(0, piece(as_expr(first), lambda i: first - i if mirrored else ZERO))
     if last:
-        pieces.append(part(as_expr(last), lambda i: size - 2 - i if mirrored else size - 1))
+        pieces.append(piece(as_expr(last), lambda i: size - 2 - i if mirrored else size - 1))
     return join(lw, out, pieces, rank - 1)
 
 

@@ -124,8 +124,8 @@ def _truth(kind: str) -> Rule:
     def rule(
         lw: Lowering, out: Spec, x: LoopTensor, dims: Dims = None, *_: object, **__: object
     ) -> LoopTensor:
-        axes, held = dims_of(dims, len(x.sizes)), out._replace(dtype=torch.bool)
-        result = lw.reduce(held, kind, x, axes, torch.bool, lambda v: ops.to(v, torch.bool))
+        axes, spec = dims_of(dims, len(x.sizes)), out._replace(dtype=torch.bool)
+        result = lw.reduce(spec, kind, x, axes, torch.bool, lambda v: ops.to(v, torch.bool))
         return lw.rounded_to(out, result)  # of uint8 these are uint8
 
     return rule

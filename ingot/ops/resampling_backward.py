@@ -90,9 +90,9 @@ def _nearest(rank: int, eager: Callable[..., torch.Tensor]) -> Rule:
     def rule(
         lw: Lowering, out: Spec, grad: LoopTensor, size: Any, sizes: Any, *scales: float | None
     ) -> Any:
-        given = scales or (None,) * rank
+        factors = scales or (None,) * rank
         return _backward(
-            lw, out, grad, rank, lambda d, n, m: nearest_taps(n, m, given[d], out.dtype, eager)
+            lw, out, grad, rank, lambda d, n, m: nearest_taps(n, m, factors[d], out.dtype, eager)
         )
 
     return rule
@@ -108,9 +108,9 @@ def _weighted(rank: int, taps_of: Callable[..., Taps]) -> Rule:
         corners: bool,
         *scales: float | None,
     ) -> Any:
-        pairs, given = _lengths(out, grad, rank), scales or (None,) * rank
+        pairs, factors = _lengths(out, grad, rank), scales or (None,) * rank
         taps = weighted_taps(
-            taps_of, pairs, corners, given, torch.float64, out.device, backward=True
+            taps_of, pairs, corners, factors, torch.float64, out.device, backward=True
         )
         return _scattered(lw, out, grad, taps)
 

@@ -153,12 +153,12 @@ def masked_scatter(
     fault = Fault(RuntimeError, "Number of elements of source < number of ones in mask")
 
     def compute(index: Index) -> int:
-        taken, place = holds(index), address_of(index, steps)
-        with ops.masked(taken):
+        condition, place = holds(index), address_of(index, steps)
+        with ops.masked(condition):
             number = apply("sub", count.load((place,)), ops.constant(1, torch.int64))
             at = ops.indirect(number, there, fault)
             new = source.load(unflattened(at, source.sizes))
-        return apply("where", taken, new, x.load(broadcast_index(index, x.sizes)))
+        return apply("where", condition, new, x.load(broadcast_index(index, x.sizes)))
 
     return lw.computed(out, compute, [x, mask, source], cost=4)
 

@@ -224,10 +224,8 @@ def put(
 
     def places(index: Index) -> Index:
         flat = ops.indirect(indices.load(index), whole, fault)
-        parts = [flat // stride for stride in strides]
-        return tuple(
-            part % size if d else part for d, (part, size) in enumerate(zip(parts, x.sizes))
-        )
+        quotients = [flat // stride for stride in strides]
+        return tuple(n % size if d else n for d, (n, size) in enumerate(zip(quotients, x.sizes)))
 
     def value(index: Index) -> int:
         flat = address_of(index, contiguous_strides(indices.sizes))

@@ -193,8 +193,8 @@ def _laid_out(lw: Lowering, x: LoopTensor) -> LoopTensor:
 
 
 def _has_own_strides(lw: Lowering, root: LoopTensor) -> bool:
-    held = lw.graph.buffers[root.buffer or ""].strides
-    return same_strides(root.sizes, root.strides, held)
+    strides = lw.graph.buffers[root.buffer or ""].strides
+    return same_strides(root.sizes, root.strides, strides)
 
 
 # -- copies of views -------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def _copy_of(view: OpOverload) -> Callable[..., Any]:
         result = view(x, *args, **kwargs)
         if isinstance(result, Tensor):
             return result.clone(memory_format=torch.contiguous_format)
-        return tuple(part.clone(memory_format=torch.contiguous_format) for part in result)
+        return tuple(t.clone(memory_format=torch.contiguous_format) for t in result)
 
     return rule_
 

@@ -224,7 +224,7 @@ class Results:
             self.moved = self.moved or self._addresses() != self.addresses
         return not self.lent
 
-    def held_positions(self) -> list[int]:
+    def positions_in_use(self) -> list[int]:
         """The positions of those that somebody holds."""
         return [k for k, s in enumerate(self.storages) if _storage_owners(s) != self.owners[k]]
 
@@ -428,10 +428,10 @@ class Replayed:
     """
 
     def __init__(
-        self, program: Program, machine: Machine, parts: tuple[Program, Program] | None = None
+        self, program: Program, machine: Machine, programs: tuple[Program, Program] | None = None
     ) -> None:
         self.program, self.machine = program.native, machine
-        recorded, beside = parts or (program, None)
+        recorded, beside = programs or (program, None)
         self.recorded = recorded.native
         self.beside = beside.native if beside else None
         self.visible: int | None = None
@@ -519,11 +519,11 @@ class Replayed:
         if last.results.are_free():  # results of others are where it writes
             sizes.recordings.remove(last)
         elif len(matching) >= MOST_TWINS or last.results.bytes > self.machine.costs.twin_bytes:
-            held = last.results.held_positions()
-            copied = _bytes(at(last.results.tensors, held))
+            positions = last.results.positions_in_use()
+            copied = _bytes(at(last.results.tensors, positions))
             few = copied <= max(COPIED_BYTES, last.results.bytes // 4)
             if few and self._saves_more_than(copied):
-                sizes.copied.update(held)
+                sizes.copied.update(positions)
             return None
         return self._record(sizes, memory.pool(), inputs)
 

@@ -329,7 +329,7 @@ class Description:
         scratch_bytes = -1
         if scratch.constant != 0:
             scratch_bytes = self.value(scratch)
-        parts = self.values(step.parts)
+        extents = self.values(step.extents)
         if isinstance(step.work, Expr):
             work, varying_work = 0.0, self.value(step.work)
         return (
@@ -341,7 +341,7 @@ class Description:
             unit,
             scratch_bytes,
             tuple((fault.error, fault.message) for fault in self.compiled.errors(kernel)),
-            parts,
+            extents,
             varying_work,
             self.offsets(step),
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.loops.apart import mm_in_parts, views_of_parts
+from ingot.loops.aligned_products import mm_in_parts, views_of_parts
 from ingot.loops.ir import Fault, Library, View
 from ingot.native import _native
 from ingot.runtime.description import Description, Row, whole
@@ -68,8 +68,8 @@ class GpuDescription(Description):
         if step.on_host:
             return super().kernel(step)
         assert isinstance(step.kernel, Kernel)
-        if step.parts:
-            return self.parts(step, step.kernel)
+        if step.extents:
+            return self.horizontal_launch(step, step.kernel)
         buffers = self.buffer_numbers(step.arguments)
         sizes = self.values(self.compiled.written(step.kernel).sizes)
         forms = tuple(map(self.form, self.compiled.forms(step.kernel)))
@@ -101,13 +101,13 @@ class GpuDescription(Description):
         name, operands = str(dtype).removeprefix("torch."), tuple(map(self.view, views))
         return "product", name, operands, _SUMS_AS_USUAL[dtype], call
 
-    def parts(self, step: KernelStep, kernel: Kernel) -> Row:
+    def horizontal_launch(self, step: KernelStep, kernel: Kernel) -> Row:
         """A launch over several sets of buffers."""
         written, buffers = self.compiled.written(kernel), self.buffer_numbers(step.arguments)
         points = dict(written.constants)["XBLOCK"]
         loaded = load_binary(self.compiled.binary(kernel), self.loaded, self.device.index)
-        offsets, parts = self.offsets(step), self.values(step.parts)
-        return "launch parts", buffers, offsets, parts, written.table, points, *loaded
+        offsets, extents = self.offsets(step), self.values(step.extents)
+        return "launch parts", buffers, offsets, extents, written.table, points, *loaded
 
     def form(self, form: CompiledForm) -> Row:
         conditions = tuple((self.value(e), most) for e, most in form.conditions)

@@ -43,7 +43,7 @@ class Measurement:
     def __init__(self, device: torch.device, chip: Chip) -> None:
         self.device, self.chip = device, chip
 
-    def __call__(self, plans: Sequence[Plan], given: frozenset[str]) -> list[float | None]:
+    def __call__(self, plans: Sequence[Plan], outside: frozenset[str]) -> list[float | None]:
         machine = machine_of(self.device)
         nothing: list[float | None] = [None] * len(plans)
         if machine is None or machine.stream() is None:  # the call itself is being recorded
@@ -51,7 +51,7 @@ class Measurement:
         compiled = self._compiled(plans)
         try:
             with torch.no_grad(), torch.autocast("cuda", enabled=False):
-                inputs = self._inputs(plans[0], given)
+                inputs = self._inputs(plans[0], outside)
                 if inputs:
                     return self._times(plans, compiled, inputs, machine)
                 return nothing
@@ -86,7 +86,7 @@ class Measurement:
                     return False
         return True
 
-    def _inputs(self, plan: Plan, given: frozenset[str]) -> list[list[Tensor]]:
+    def _inputs(self, plan: Plan, outside: frozenset[str]) -> list[list[Tensor]]:
         """Sets of inputs, so many that those from outside are in no cache when their turn comes.
 
         Tensors that the program computes itself may be in a cache: all sets share them.
@@ -95,11 +95,11 @@ class Measurement:
         bytes_of = {b.name: (b.length.constant or 0) * b.dtype.itemsize for b in buffers}
         if sum(bytes_of.values()) > MOST_BYTES:
             return []
-        cold = sum(at(bytes_of, given & bytes_of.keys()))
+        cold = sum(at(bytes_of, outside & bytes_of.keys()))
         count, most = 1, 2 * self.chip.cache
         if 0 < cold < most:
             count = min(16, -(-most // cold))
-        warm = {b.name: self._tensor(b) for b in buffers if b.name not in given}
+        warm = {b.name: self._tensor(b) for b in buffers if b.name not in outside}
         sets: list[list[Tensor]] = [[] for _ in range(count)]
         for inputs in sets:
             for b in buffers:

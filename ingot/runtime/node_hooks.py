@@ -84,7 +84,7 @@ def hooks_of(node: Any) -> NodeHooks:
     return NodeHooks(tensor, before, behind, retained)
 
 
-def hooks_if_seen(node: Any) -> NodeHooks:
+def hooks_if_readable(node: Any) -> NodeHooks:
     """The same; none where they cannot be read."""
     try:
         return hooks_of(node)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ingot.native import _native
 from ingot.runtime.higher_order import UNCHANGED, RecordedCall, StateBefore
-from ingot.runtime.node_hooks import hooks_if_seen, places_of_hooks
+from ingot.runtime.node_hooks import hooks_if_readable, places_of_hooks
 from ingot.runtime.output_views import outputs_of_node
 from ingot.torch_private import (
     backward_class,
@@ -206,7 +206,7 @@ def _refuse_partial_hooks(
     ctx: Any, program: TrainingProgram, siblings: Siblings | None, tangents: Sequence[Tensor | None]
 ) -> None:
     """Raises an error where hooks on an output have seen a part of its gradient alone."""
-    hooks = hooks_if_seen(ctx)
+    hooks = hooks_if_readable(ctx)
     hooked = {*hooks.retained, *(position for table, position in hooks.tensor if table)}
     present = {k for k, tangent in enumerate(tangents) if tangent is not None}
     if siblings is not None:

@@ -75,7 +75,7 @@ class Tuner:
             return None
         unchanged = plan(site, None)
         shapes = tuple([(form.parts, len(form.positions), tiling) for form, tiling in tried])
-        alike = _text(unchanged, site.given), shapes
+        alike = _text(unchanged, site.outside), shapes
         measured_before = alike in self._known
         if not measured_before:
             plans = [unchanged, *(plan(site, choice) for choice in tried)]
@@ -106,7 +106,7 @@ class Tuner:
         times = _read(self._store.get(key), len(plans))
         if times is not None:
             return times, True
-        measured = self._measure(plans, site.given)
+        measured = self._measure(plans, site.outside)
         if measured[0] is not None:
             self._store.put(key, json.dumps(list(measured)).encode())
         return measured, False
@@ -115,7 +115,7 @@ class Tuner:
         """A digest of what decides the times: device, compiler, libraries, computation."""
         facts = (
             _FORMAT, self.chip, compiler_digest(), torch.__version__, torch.version.cuda,
-            site.sizes, site.dtype, self.precisions, [_text(p, site.given) for p in plans],
+            site.sizes, site.dtype, self.precisions, [_text(p, site.outside) for p in plans],
             list(map(tuple, tried)),
         )  # fmt: skip
         return hashlib.sha256(repr(facts).encode()).hexdigest()
@@ -146,7 +146,7 @@ def _read(content: bytes | None, count: int) -> list[float | None] | None:
     return None
 
 
-def _text(plan: Plan, given: frozenset[str]) -> str:
+def _text(plan: Plan, outside: frozenset[str]) -> str:
     """What a plan computes, without names that differ from program to program."""
     names: dict[str, str] = {}
     lines: list[str] = []
@@ -170,5 +170,5 @@ def _text(plan: Plan, given: frozenset[str]) -> str:
         lines.append(str(at(names, touched)))
     for name in names:
         b = plan.graph.buffers[name]
-        lines.append(f"{b.dtype} {b.sizes} {b.strides} {b.role} {name in given}")
+        lines.append(f"{b.dtype} {b.sizes} {b.strides} {b.role} {name in outside}")
     return "\n".join(lines)

@@ -29,7 +29,7 @@ from ingot.schedule.inline import inlined
 from ingot.schedule.kernel import Kernel, anonymous
 from ingot.schedule.memory import lenders_of, plan_memory
 from ingot.schedule.offsets import begun_at_offsets
-from ingot.schedule.placement import placed
+from ingot.schedule.placement import without_result_copies
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 from ingot.schedule.recompute import recomputed
 from ingot.schedule.reuse import lend_inputs, write_in_place
@@ -50,7 +50,7 @@ def schedule(
     """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for
     what is `frugal`. `choose` says which products of a GPU's are kernels rather than calls (see
     `templates`)."""
-    nodes, graph = split_reductions(placed(used_nodes(graph), graph), graph, target)
+    nodes, graph = split_reductions(without_result_copies(used_nodes(graph), graph), graph, target)
     nodes = inlined(nodes, graph, target)
     groups = fuse(nodes, graph.buffers, note, target, frugal)
     if choose is not None:
@@ -134,7 +134,7 @@ def _launch(kernel: Kernel, arguments: tuple[str, ...], group: Group, target: Ta
 
 def _with_unique_names(steps: Sequence[KernelStep | LibraryStep]) -> list[KernelStep | LibraryStep]:
     """Kernels of equal code share a name; different ones of one name are numbered."""
-    taken: dict[str, int] = {}
+    counts: dict[str, int] = {}
     named: dict[object, str] = {}
     result: list[KernelStep | LibraryStep] = []
     for step in steps:
@@ -142,7 +142,7 @@ def _with_unique_names(steps: Sequence[KernelStep | LibraryStep]) -> list[Kernel
             kernel = step.kernel
             body = anonymous(kernel)
             if body not in named:
-                count = taken[kernel.name] = taken.get(kernel.name, 0) + 1
+                count = counts[kernel.name] = counts.get(kernel.name, 0) + 1
                 if count == 1:
                     named[body] = kernel.name
                 else:

@@ -94,7 +94,7 @@ def choose_blocks(kernel: Kernel) -> Blocks:
         if kernel.tile is not None:
             return Blocks(TILE, tile=TILE)
         choose = _flat
-        if _reads_apart(kernel):
+        if _loads_are_strided(kernel):
             choose = _alone
         blocks = choose(kernel)
         if scaling(kernel):
@@ -312,7 +312,7 @@ def _alone(kernel: Kernel) -> Blocks:
     return Blocks(_at_most(block, points), warps=4)
 
 
-def _reads_apart(kernel: Kernel) -> bool:
+def _loads_are_strided(kernel: Kernel) -> bool:
     """Whether a point loads many elements of which those of the next point lie apart."""
     if not kernel.loops:
         return False

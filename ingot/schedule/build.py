@@ -200,7 +200,7 @@ class _Builder:
         """The elements that the addresses of one outer point span; None where that is not known."""
         length = ZERO
         for w in self.writers[buffer]:
-            rest = _inner_part(self.laid.members[w].index, self.outer)
+            rest = _inner_address(self.laid.members[w].index, self.outer)
             span = None
             if rest is not None:
                 span = _span(rest, self.laid.inner[w])
@@ -220,13 +220,13 @@ class _Builder:
         loops = set(map(self.laid.inner.__getitem__, self.writers[buffer]))
         inner: set[Expr | None] = set()
         for m in self.laid.members:
-            inner.update(_inner_part(e, self.outer) for name, e in m.accesses if name == buffer)
+            inner.update(_inner_address(e, self.outer) for name, e in m.accesses if name == buffer)
         if len(loops) != 1 or len(inner) != 1:
             return None
-        (symbols,), (part,) = loops, inner
+        (symbols,), (address,) = loops, inner
         linear = None
-        if part is not None:
-            linear = part.linear(symbols)
+        if address is not None:
+            linear = address.linear(symbols)
         if linear is None:
             return None
         for s in symbols:
@@ -238,7 +238,7 @@ class _Builder:
         """Where an element of a buffer is kept: (memory or row name, index there)."""
         if buffer in self.internal and buffer in self.loads_of_later_stages:
             row, dense = self._row(buffer), self._dense(buffer)
-            inner = dense[0] if dense is not None else _inner_part(index, self.outer)
+            inner = dense[0] if dense is not None else _inner_address(index, self.outer)
             if row is not None and inner is not None:
                 return row.name, inner
         return buffer, index
@@ -313,7 +313,7 @@ class _Builder:
         return drafts
 
 
-def _inner_part(address: Expr, outer: Sequence[Symbol]) -> Expr | None:
+def _inner_address(address: Expr, outer: Sequence[Symbol]) -> Expr | None:
     linear = address.linear(outer)
     if linear is None:
         return None

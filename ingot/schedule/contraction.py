@@ -167,7 +167,7 @@ def _in_blocks(whole: Product, batch: Sequence[Symbol]) -> Product:
 LARGEST_ROWS = 264
 LARGEST_COLUMNS = 256
 # ... or half as many where the left operand has so many elements: each column of blocks reads it
-WANTED_BLOCKS = 16
+FEWEST_BLOCKS = 16
 LARGE = 1 << 20  # again, and not from a cache
 TALLER = 4  # Where there are more than that, they have up to so many times as many rows,
 FEWEST_ROWS = 128  # ... and if there is one block of at least so many rows,
@@ -191,7 +191,7 @@ def choose_blocks(
     height = rows.constant or LARGEST_ROWS
     is_alone = batch.constant == 1
     if height > LARGEST_ROWS:
-        height = _height_of_many(height, _ceil(WANTED_BLOCKS, count * across), width)
+        height = _height_of_many(height, _ceil(FEWEST_BLOCKS, count * across), width)
     elif height >= FEWEST_ROWS and is_alone and right_size and right_size < PACKED * left_size:
         height = _ceil(height, 2)
     elif is_alone and across == 1 and width % 32 == 0 and height * (right_size or 0) >= SHARED:
@@ -199,18 +199,18 @@ def choose_blocks(
     blocks = count * (ceil_div(rows, height).constant or 1) * across
     most = min(LARGEST_COLUMNS, LARGEST_ROWS * LARGEST_COLUMNS // height)
     if left_size < LARGE:
-        wanted = WANTED_BLOCKS
+        fewest = FEWEST_BLOCKS
     else:
-        wanted = WANTED_BLOCKS // 2
+        fewest = FEWEST_BLOCKS // 2
     together = 1
-    while together < across and together * 2 * width <= most and blocks // (together * 2) >= wanted:
+    while together < across and together * 2 * width <= most and blocks // (together * 2) >= fewest:
         together *= 2
     return height, width * together
 
 
-def _height_of_many(height: int, wanted: int, width: int) -> int:
-    """The rows of a block, where one of all rows would be too large and so many are wanted."""
-    most = max(_ceil(height, TALLER * LARGEST_ROWS), min(wanted, _ceil(height, LARGEST_ROWS)))
+def _height_of_many(height: int, fewest: int, width: int) -> int:
+    """The rows of a block, where one of all rows would be too large: there are to be so many."""
+    most = max(_ceil(height, TALLER * LARGEST_ROWS), min(fewest, _ceil(height, LARGEST_ROWS)))
     # whole tiles, of 6 rows if they are as wide: threads have as many of them each
     unit = 6 if width == 64 else 24
     return _ceil(_ceil(height, most), unit) * unit
@@ -241,8 +241,8 @@ def copies_rows(
         or (columns.constant or 0) < FEWEST_COLUMNS
     ):
         return False
-    apart = linear[1].get(reduced[0], ZERO).constant
-    return linear[1].get(rows[0]) is ONE and (apart is None or apart >= FAR)
+    stride = linear[1].get(reduced[0], ZERO).constant
+    return linear[1].get(rows[0]) is ONE and (stride is None or stride >= FAR)
 
 
 def choose_squares(

@@ -22,9 +22,9 @@ def with_copies(steps: Sequence[Step], graph: LoopGraph) -> tuple[list[Step], Lo
     result, buffers = list(steps), dict(graph.buffers)
     for copies in graph.copies:
         if copies:
-            part = _steps_for(copies[0].keys(), steps, graph)
+            component = _steps_for(copies[0].keys(), steps, graph)
             for names in copies:
-                result += _copied(part, dict(names), buffers)
+                result += _copied(component, dict(names), buffers)
     return result, replace(graph, buffers=buffers)
 
 
@@ -39,8 +39,10 @@ def _steps_for(names: Iterable[str], steps: Sequence[Step], graph: LoopGraph) ->
     return result[::-1]
 
 
-def _copied(part: Sequence[Step], names: dict[str, str], buffers: dict[str, Buffer]) -> list[Step]:
-    """A part's steps with other inputs and outputs, and temporaries of their own."""
+def _copied(
+    component: Sequence[Step], names: dict[str, str], buffers: dict[str, Buffer]
+) -> list[Step]:
+    """A component's steps with other inputs and outputs, and temporaries of their own."""
 
     def put(name: str) -> str:
         if name not in names and buffers[name].is_temporary:
@@ -49,7 +51,7 @@ def _copied(part: Sequence[Step], names: dict[str, str], buffers: dict[str, Buff
         return names.get(name, name)
 
     result: list[Step] = []
-    for step in part:
+    for step in component:
         if isinstance(step, KernelStep):
             result.append(replace(step, arguments=tuple(map(put, step.arguments))))
         else:

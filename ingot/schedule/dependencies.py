@@ -138,10 +138,10 @@ def _disjoint_pieces(first: Node, second: Node) -> bool:
     not meet, or only in strides that interleave (pieces of a concatenation along an inner
     dimension)."""
     a, b = _piece(first), _piece(second)
-    return a is not None and b is not None and _apart(a, b)
+    return a is not None and b is not None and _are_disjoint(a, b)
 
 
-def _apart(a: _Piece, b: _Piece) -> bool:
+def _are_disjoint(a: _Piece, b: _Piece) -> bool:
     if disjoint_ranges(a.index, b.index):
         return True
     outer_a, outer_b = a.by_stride(), b.by_stride()
@@ -238,7 +238,7 @@ def pieces(
     their points. Pieces that are put together along an inner dimension have such addresses."""
     if first.linear(loops) is None or second.linear(others) is None:
         return False
-    return _apart(_Piece(first, loops), _Piece(second, others))
+    return _are_disjoint(_Piece(first, loops), _Piece(second, others))
 
 
 def never_meet(first: Expr, second: Expr, outer: tuple[Symbol, ...]) -> bool:

@@ -220,10 +220,10 @@ def _joined(members: Sequence[Step], table: bool = False) -> Step:
         offsets += step.offsets or (ZERO,) * len(step.arguments)
     if not any(step.offsets for step in launches):
         offsets = []
-    parts = tuple([step.extent for step in launches])
-    extent = sum(parts[1:], parts[0])
+    extents = tuple([step.extent for step in launches])
+    extent = sum(extents[1:], extents[0])
     return KernelStep(
-        kernel, tuple(arguments), extent, longest.work, parts, tuple(offsets), longest.on_host
+        kernel, tuple(arguments), extent, longest.work, extents, tuple(offsets), longest.on_host
     )
 
 

@@ -226,15 +226,15 @@ def _first_fit(lives: Sequence[Life], sizes: dict[str, int]) -> tuple[dict[str, 
     overlaps; and the total."""
     offsets: dict[str, Expr] = {}
     # begin, end, first and last step, by their beginning
-    placed: list[tuple[int, int, int, int]] = []
+    spans: list[tuple[int, int, int, int]] = []
     for life in sorted(lives, key=lambda life: -sizes[life.buffer]):
         at, size = 0, sizes[life.buffer]
-        for low, high, first, last in placed:
+        for low, high, first, last in spans:
             if first <= life.last and life.first <= last and low < at + size and at < high:
                 at = high
-        insort(placed, (at, at + size, life.first, life.last))
+        insort(spans, (at, at + size, life.first, life.last))
         offsets[life.buffer] = integer(at)
-    return offsets, max((high for _, high, *_ in placed), default=0)
+    return offsets, max((high for _, high, *_ in spans), default=0)
 
 
 def _peak(
@@ -247,9 +247,9 @@ def _peak(
 ) -> Expr:
     """Inputs and arena, plus the most that outputs and library results take at any step. What is
     lent counts once."""
-    held = [buffer_bytes(graph.buffers[name]) for name in graph.inputs if name not in alive]
-    base = sum((size * count for size, count in Counter(held).items()), arena_bytes)
-    # what is held at each step beside the step before
+    sizes = [buffer_bytes(graph.buffers[name]) for name in graph.inputs if name not in alive]
+    base = sum((size * count for size, count in Counter(sizes).items()), arena_bytes)
+    # what each step adds to the total
     changes: list[Expr | int] = [0] * (len(steps) + 2)
     for name, life in alive.items():
         if places[name].kind != "arena":
@@ -257,5 +257,5 @@ def _peak(
             size = known if known.constant is None else known.constant  # numbers are added faster
             changes[life.first + (name in lenders)] += size
             changes[life.last + 1] -= size
-    held_at = list(accumulate(changes))
-    return base + max(held_at, key=lambda size: size if isinstance(size, int) else estimate(size))
+    totals = list(accumulate(changes))
+    return base + max(totals, key=lambda size: size if isinstance(size, int) else estimate(size))

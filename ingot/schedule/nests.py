@@ -70,17 +70,17 @@ class _Substitution:
     """Symbols and what they become; what became of an expression is kept, since many nests are
     alike."""
 
-    __slots__ = ("_found", "_values")
+    __slots__ = ("_results", "_values")
 
     def __init__(self, values: Mapping[Symbol, Expr]) -> None:
         self._values = values
-        self._found: dict[Expr, Expr] = {}
+        self._results: dict[Expr, Expr] = {}
 
     def __call__(self, e: Expr) -> Expr:
-        found = self._found.get(e)
-        if found is None:
-            found = self._found[e] = e.substitute(self._values)
-        return found
+        result = self._results.get(e)
+        if result is None:
+            result = self._results[e] = e.substitute(self._values)
+        return result
 
 
 def renamed(
@@ -291,21 +291,21 @@ def _walks_as_one(coefficients: dict[Symbol, Expr] | None, outer: Symbol, inner:
 # -----------------------------------------------------------------------------------------
 
 
-def divide(whole: Expr, part: Expr) -> Expr | None:
-    """whole / part where it is exact for all sizes, else None."""
-    if part.constant == 1:
-        return whole
-    if whole == part:
+def divide(dividend: Expr, divisor: Expr) -> Expr | None:
+    """dividend / divisor where it is exact for all sizes, else None."""
+    if divisor.constant == 1:
+        return dividend
+    if dividend == divisor:
         return ONE
-    a, b = whole.constant, part.constant
+    a, b = dividend.constant, divisor.constant
     if a is not None and b is not None:
         if b > 0 and a % b == 0:
             return integer(a // b)
         return None
     if a == 0 or b == 0:
         return None
-    quotient = whole // part
-    if quotient * part == whole:
+    quotient = dividend // divisor
+    if quotient * divisor == dividend:
         return quotient
     return None
 
@@ -376,16 +376,16 @@ def distribute(
 
 
 def walked_as(
-    node: Pointwise, own: Expr, other: Expr, loops: Sequence[Symbol], apart: bool = False
+    node: Pointwise, own: Expr, other: Expr, loops: Sequence[Symbol], may_differ: bool = False
 ) -> Pointwise | None:
     """The node over `loops`, in their order, such that its index `own` becomes `other`. None where
-    the two are not known to walk through the same elements, each once. They may be `apart` by a
-    constant number of elements."""
+    the two are not known to walk through the same elements, each once. Where they
+    `may_differ`, a constant number of elements may lie between them."""
     mine, theirs = _steps(own, node.loops), _steps(other, loops)
     if mine is None or theirs is None:
         return None
     distance = (mine[0] - theirs[0]).constant
-    if distance is None or (distance != 0 and not apart):
+    if distance is None or (distance != 0 and not may_differ):
         return None
     substitution: dict[Symbol, Expr] = {}
     left = sorted(loops, key=lambda s: theirs[1][s])

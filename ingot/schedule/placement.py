@@ -33,7 +33,7 @@ class _Copy(NamedTuple):
     first: int
 
 
-def placed(nodes: Sequence[Node], graph: LoopGraph) -> list[Node]:
+def without_result_copies(nodes: Sequence[Node], graph: LoopGraph) -> list[Node]:
     """The nodes, without copies of attention's results that nothing else reads."""
     if not any(isinstance(node, (Attention, AttentionBackward)) for node in nodes):
         return list(nodes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from ingot.loops.apart import mm_in_parts
+from ingot.loops.aligned_products import mm_in_parts
 from ingot.loops.expr import Expr
 from ingot.loops.ir import Library, LoopGraph
 from ingot.schedule.kernel import AnyKernel, Parameter
@@ -26,31 +26,31 @@ class KernelStep:
     `offsets` says where each of `arguments` begins in its buffer, in elements; if it is empty, all
     begin at 0.
 
-    With `parts`, the kernel runs over several sets of buffers in one launch: the extent of each
-    part, whose arguments follow those of the part before. `extent` is then the sum. In a GPU's plan
-    the CPU runs what is `on_host`.
+    With `extents`, the kernel runs over several sets of buffers in one launch: they are the extents
+    of the sets, whose arguments follow one another. `extent` is then the sum. In a GPU's plan the
+    CPU runs what is `on_host`.
     """
 
     kernel: AnyKernel
     arguments: tuple[str, ...]
     extent: Expr
     work: float | Expr
-    parts: tuple[Expr, ...] = ()
+    extents: tuple[Expr, ...] = ()
     offsets: tuple[Expr, ...] = ()
     on_host: bool = False
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """The kernel's parameter for each of `arguments`."""
-        return self.kernel.parameters * max(1, len(self.parts))
+        return self.kernel.parameters * max(1, len(self.extents))
 
     def separate(self) -> list[KernelStep]:
-        """A launch for each of the parts."""
+        """A launch for each set of buffers."""
         width, steps = len(self.kernel.parameters), []
-        for k, extent in enumerate(self.parts):
+        for k, extent in enumerate(self.extents):
             piece = slice(k * width, (k + 1) * width)
             arguments, offsets = self.arguments[piece], self.offsets[piece]
-            alone = replace(self, arguments=arguments, extent=extent, parts=(), offsets=offsets)
+            alone = replace(self, arguments=arguments, extent=extent, extents=(), offsets=offsets)
             steps.append(alone)
         return steps
 
@@ -111,7 +111,7 @@ class Plan:
                 results.append(step.kernel)
         return results
 
-    def apart(self) -> tuple[Plan, Plan] | None:
+    def split_by_device(self) -> tuple[Plan, Plan] | None:
         """In a GPU's plan, the device's steps alone, and the CPU's, without outputs. None where the
         CPU has none, or one side reads or writes what is the other's."""
         buffers = self.graph.buffers

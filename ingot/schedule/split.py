@@ -32,7 +32,7 @@ from ingot.schedule.nests import canonical, is_plain_reduction
 
 FEW_BLOCKS = 8  # of a product: fewer leave threads without work, or with unequal work
 LONG_PRODUCT = 1 << 21  # multiply-adds from which on that matters
-PART_OF_PRODUCT = 256  # steps of one part's sums, at least
+SHORTEST_PART = 256  # steps of one part's sums, at least
 
 
 def split_reductions(
@@ -120,14 +120,14 @@ def _parts(node: Reduction, target: Target) -> int:
     each = 1
     if target.has_registers:
         each = independent
-    wanted = min(target.most_parts // each, points * length // (target.part * each), length, extent)
-    if wanted < 4:
+    goal = min(target.most_parts // each, points * length // (target.part * each), length, extent)
+    if goal < 4:
         return 1
     even = []
-    for parts in range(wanted // 2 + 1, 2 * wanted):
+    for parts in range(goal // 2 + 1, 2 * goal):
         if extent % parts == 0:
             even.append(parts)
-    return min(even, key=lambda parts: abs(parts - wanted), default=wanted)
+    return min(even, key=lambda parts: abs(parts - goal), default=goal)
 
 
 def _split_product(node: Contraction, graph: LoopGraph) -> Iterator[Node]:
@@ -184,9 +184,9 @@ def _parts_of_product(node: Contraction, extent: int | None) -> int:
     if blocks >= FEW_BLOCKS or batch * rows * columns * length < LONG_PRODUCT:
         return 1
     # else the parts are more than what they read
-    shortest = max(PART_OF_PRODUCT, rows * columns // (rows + columns))
-    wanted = min(-(-2 * FEW_BLOCKS // blocks), length // shortest)
-    return max((parts for parts in range(1, wanted + 1) if extent % parts == 0), default=1)
+    shortest = max(SHORTEST_PART, rows * columns // (rows + columns))
+    goal = min(-(-2 * FEW_BLOCKS // blocks), length // shortest)
+    return max((parts for parts in range(1, goal + 1) if extent % parts == 0), default=1)
 
 
 def _longest(loops: Sequence[Symbol]) -> Symbol:

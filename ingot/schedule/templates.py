@@ -72,12 +72,12 @@ class Form:
 @dataclass(frozen=True, eq=False)
 class Site:
     """A product that the library computes, with the forms that could do so. Each form takes the
-    place of some of the program's groups at `positions`. `given` are the buffers that the program
-    itself is given."""
+    place of some of the program's groups at `positions`. `outside` are the buffers that are no
+    temporaries of the program."""
 
     positions: tuple[int, ...]
     forms: tuple[Form, ...]
-    given: frozenset[str]
+    outside: frozenset[str]
     sizes: tuple[int, int, int, int]
     dtype: torch.dtype
     where: str
@@ -100,28 +100,28 @@ for each."""
 def sites(groups: Sequence[Group], graph: LoopGraph, target: Target) -> list[Site]:
     """The products among groups in execution order that kernels could compute, in order."""
     result: list[Site] = []
-    taken: set[int] = set()
+    in_sites: set[int] = set()
     for k in range(len(groups) - 1, -1, -1):
         draft = _contraction_of(groups[k], graph)
         if draft is None:
             continue
         last = _follower(k, groups)
-        if last in taken:
+        if last in in_sites:
             last = None
         before = []
         for p in _makers(k, draft.contraction, groups, graph):
-            if p not in taken:
+            if p not in in_sites:
                 before.append(p)
         forms = _Call(draft, k, groups, graph, target).forms(last, before)
         if not forms:
             continue
         positions = tuple(sorted({p for form in forms for p in form.positions}))
-        taken.update(positions)
+        in_sites.update(positions)
         touched = touched_by(groups[j] for j in positions)
-        given = frozenset(n for n in touched if not graph.is_temporary(n))
+        outside = frozenset(n for n in touched if not graph.is_temporary(n))
         dtype = graph.buffers[draft.contraction.left.buffer].dtype
         where = groups[k].members[0].origin.where
-        result.append(Site(positions, forms, given, forms[0].sizes, dtype, where))
+        result.append(Site(positions, forms, outside, forms[0].sizes, dtype, where))
     return result[::-1]
 
 
@@ -435,13 +435,13 @@ def excerpt(
     for k, g in enumerate(groups):
         if k not in site.positions:
             others.append(g)
-    seen = graph.required | touched_by(others)
+    visible = graph.required | touched_by(others)
     written = set[str]().union(*[group.writes for group in own])
     buffers: dict[str, Buffer] = {}
     inputs: list[str] = []
     for name in sorted(touched_by(own)):
         role = "temporary"
-        if name in seen or name not in written or not graph.is_temporary(name):
+        if name in visible or name not in written or not graph.is_temporary(name):
             role = "input"
             inputs.append(name)
         buffers[name] = replace(graph.buffers[name], role=role)

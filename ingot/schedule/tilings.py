@@ -34,7 +34,7 @@ class Chip(NamedTuple):
 # of float32.
 _HALVES = {80: 2200.0, 86: 1000.0, 89: 1100.0, 90: 6500.0, 100: 13000.0}
 _FULL = 250.0
-_PARTS = {"ieee": 0.0, "tf32": 2.0, "tf32x3": 6.5}  # how many times as long as halves
+_SLOWDOWN = {"ieee": 0.0, "tf32": 2.0, "tf32x3": 6.5}  # how many times as long as halves
 _FED = 40.0  # bytes in a nanosecond that reach a multiprocessor
 _LATENCY = 600.0  # nanoseconds until what is asked for is there
 _STEP = 60.0  # nanoseconds that a block waits for itself at each step
@@ -133,7 +133,7 @@ def estimate(
     square = min(1.0, tiling.rows * tiling.columns / (tiling.rows + tiling.columns) / 64)
     slower = 1.0
     if dtype is torch.float32:
-        slower = _PARTS[tiling.precision]
+        slower = _SLOWDOWN[tiling.precision]
     if slower:
         rate = _halves(chip) / slower * square
     else:

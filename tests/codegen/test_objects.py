@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ingot.codegen.llvm import compile_kernels, host, objects
-from ingot.codegen.llvm.objects import in_parts, objects_of
+from ingot.codegen.llvm.objects import modules_of, objects_of
 from ingot.loops import ops
 from tests.codegen.harness import flat, launch
 from tests.codegen.test_contraction import Case
@@ -30,7 +30,7 @@ def three(monkeypatch):
 
 
 def test_each_text_is_in_one_part_and_parts_are_alike(three):
-    parts = in_parts([("a" * length, frozenset()) for length in (10, 90, 20, 30, 40, 50)], three)
+    parts = modules_of([("a" * length, frozenset()) for length in (10, 90, 20, 30, 40, 50)], three)
     assert sorted(k for part in parts for k in part) == [0, 1, 2, 3, 4, 5]
     assert [1] in parts and len(parts) == 3
 
@@ -39,20 +39,20 @@ def test_functions_stay_with_those_that_call_the_same(monkeypatch, three):
     monkeypatch.setattr(objects, "_processors", lambda: 2)
     first, second = frozenset(["f" * 100]), frozenset(["g" * 100])
     callers = [("a" * 50, own) for own in (first, first, second, second)]
-    assert in_parts(callers, three) == [[0, 1], [2, 3]]
+    assert modules_of(callers, three) == [[0, 1], [2, 3]]
     callers = [("a" * 50, first), ("a" * 50, first), ("b" * 300, second)]
-    assert in_parts(callers, three) == [[2], [0, 1]]
+    assert modules_of(callers, three) == [[2], [0, 1]]
 
 
 def test_little_text_is_one_part(monkeypatch):
     monkeypatch.setattr(objects, "_processors", lambda: 8)
-    assert in_parts([("a" * 100, frozenset()), ("b" * 100, frozenset())], host()) == [[0, 1]]
-    assert in_parts([], host()) == []
+    assert modules_of([("a" * 100, frozenset()), ("b" * 100, frozenset())], host()) == [[0, 1]]
+    assert modules_of([], host()) == []
 
 
 def test_one_processor_compiles_one_module(monkeypatch):
     monkeypatch.setattr(objects, "_processors", lambda: 1)
-    assert in_parts([("a" * 10**6, frozenset()), ("b" * 10**6, frozenset())], host()) == [[0, 1]]
+    assert modules_of([("a" * 10**6, frozenset()), ("b" * 10**6, frozenset())], host()) == [[0, 1]]
 
 
 def test_kernels_of_several_modules_run(three):

@@ -435,7 +435,7 @@ def draws_beside(x: Tensor, w: Tensor) -> Tensor:
 def test_what_the_cpu_does_beside_the_device_is_done_at_each_call(
     machine: FakeGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def apart(plan: Plan) -> tuple[Plan, Plan]:
+    def split_by_device(plan: Plan) -> tuple[Plan, Plan]:
         """As if the random numbers were on another device than the rest."""
         draws = [isinstance(s, LibraryStep) and "rand" in str(s.node.function) for s in plan.steps]
         assert draws.count(True) == 1
@@ -444,7 +444,7 @@ def test_what_the_cpu_does_beside_the_device_is_done_at_each_call(
             beside, graph=replace(plan.graph, outputs=[])
         )
 
-    monkeypatch.setattr(Plan, "apart", apart)
+    monkeypatch.setattr(Plan, "split_by_device", split_by_device)
     run, x, w = compiled(draws_beside), draw(16, 16), draw(16, 16, seed=1)
     torch.manual_seed(0)
     for _ in range(6):

@@ -14,9 +14,9 @@ def drawing(x: Tensor, n: Tensor) -> Tensor:
     return torch.softmax(x, 0) * 2
 
 
-def test_apart() -> None:
+def test_split_by_device() -> None:
     plan = planned_beside(drawing, torch.randn(8, 8), torch.randn(()))
-    parts = plan.apart()
+    parts = plan.split_by_device()
     assert parts is not None
     device, cpu = parts
     assert len(device.steps) + len(cpu.steps) == len(plan.steps)
@@ -29,6 +29,6 @@ def test_apart() -> None:
 def test_not_apart() -> None:
     """A number of the CPU's that a kernel takes, or the user gets; nothing there at all."""
     x, n = torch.randn(8, 8), torch.randn(())
-    assert planned_beside(lambda x, n: x * torch.rand([]), x, n).apart() is None
-    assert planned_beside(lambda x, n: (x.sin(), torch.rand([])), x, n).apart() is None
-    assert planned_beside(lambda x, n: x.sin(), x, n).apart() is None
+    assert planned_beside(lambda x, n: x * torch.rand([]), x, n).split_by_device() is None
+    assert planned_beside(lambda x, n: (x.sin(), torch.rand([])), x, n).split_by_device() is None
+    assert planned_beside(lambda x, n: x.sin(), x, n).split_by_device() is None

@@ -103,9 +103,9 @@ class _AttentionEmitter(HeadEmitter):
         """`block` queries from `first` on."""
         e, kernel = self.e, self.kernel
         key_head = e.binary("udiv", head, self.heads // kernel.key_heads)
-        seen = self.number(self.keys)
+        stop = self.number(self.keys)
         if kernel.causal:
-            seen = self.smaller(seen, first + self.block)
+            stop = self.smaller(stop, first + self.block)
         queries = self.at(kernel.query, batch, head)
         self.transpose(kernel.query, queries, first, kernel.sizes[4], self.scratch(0))
         mask = None
@@ -113,12 +113,12 @@ class _AttentionEmitter(HeadEmitter):
             mask = self.at(kernel.mask, batch, head)
             if self.turns_mask:
                 self.transpose(kernel.mask, mask, first, self.keys, self.scratch(self.mask_row))
-        largest = self.scores(self.at(kernel.key, batch, key_head), mask, first, seen)
-        self.exponentials(largest, seen)
+        largest = self.scores(self.at(kernel.key, batch, key_head), mask, first, stop)
+        self.exponentials(largest, stop)
         if kernel.logarithms is not None:
             self.store_logarithms(kernel.logarithms, self.at(kernel.logarithms, batch, head), first)
         values, target = self.at(kernel.value, batch, key_head), self.at(kernel.target, batch, head)
-        self.products(values, target, first, seen)
+        self.products(values, target, first, stop)
 
     def transpose(
         self, operand: Operand, source: Value, first: Value, columns: Expr, target: Value
@@ -186,14 +186,14 @@ class _AttentionEmitter(HeadEmitter):
 
     # -- scores ------------------------------------------------------------------------------------
 
-    def scores(self, keys: Value, mask: Value | None, first: Value, seen: Value) -> list[Value]:
+    def scores(self, keys: Value, mask: Value | None, first: Value, stop: Value) -> list[Value]:
         """Scaled and masked scores in scratch; returns the largest of each query."""
         e = self.e
         largest = self.variables(self.vectors, -inf)
         rows = min(tile_rows(self.vectors, self.bytes), self.most_keys)
         stride = self.kernel.key.strides[2]
         step = self.number(stride)
-        with e.loop(self.number(0), seen, rows, sure=True) as key:
+        with e.loop(self.number(0), stop, rows, sure=True) as key:
             if self.keys.constant is not None:
                 key = self.smaller(key, self.number(self.keys - rows))
                 numbers = [key + r for r in range(rows)]
@@ -267,22 +267,22 @@ class _AttentionEmitter(HeadEmitter):
 
     # -- softmax -----------------------------------------------------------------------------------
 
-    def exponentials(self, largest: Sequence[Value], seen: Value) -> None:
+    def exponentials(self, largest: Sequence[Value], stop: Value) -> None:
         """Turn scores into weights, and leave one over their sums in scratch."""
         e = self.e
         if self.kernel.zero_rows:
             zero = e.constant(0.0, "float")
             largest = [e.select(e.compare("oeq", m, -inf), zero, m) for m in largest]
         totals, sums = self.variables(len(largest)), self.variables(len(largest))
-        with self.chunks(seen) as keys:
+        with self.chunks(stop) as keys:
             with e.loop(*keys, 1, sure=True) as key:
                 for v, top in enumerate(largest):
                     weight = exp(self.load(self.weight(key, v), aligned=True) - top)
                     self.store(weight, self.weight(key, v))
                     sums[v].store(sums[v].load() + weight)
-            for total, part in zip(totals, sums):
-                total.store(total.load() + part.load())
-                part.store(e.constant(0.0, "float"))
+            for total, chunk_sum in zip(totals, sums):
+                total.store(total.load() + chunk_sum.load())
+                chunk_sum.store(e.constant(0.0, "float"))
         for v, variable in enumerate(totals):
             whole = variable.load()
             if self.kernel.zero_rows:
@@ -302,11 +302,11 @@ class _AttentionEmitter(HeadEmitter):
             e.line(f"store float {value.text}, ptr {pointer.text}, align 4")
 
     @contextmanager
-    def chunks(self, seen: Value) -> Iterator[tuple[Value, Value]]:
+    def chunks(self, stop: Value) -> Iterator[tuple[Value, Value]]:
         """The keys in pieces of `CHUNK`, whose sums are added: longer chains would round worse."""
         e = self.e
-        with e.loop(self.number(0), seen, CHUNK, sure=True, once=self.most_keys <= CHUNK) as start:
-            yield start, self.smaller(start + CHUNK, seen)
+        with e.loop(self.number(0), stop, CHUNK, sure=True, once=self.most_keys <= CHUNK) as start:
+            yield start, self.smaller(start + CHUNK, stop)
 
     def variables(self, count: int, value: float = 0.0) -> list[Variable]:
         """Vectors whose elements are a value at first."""
@@ -319,7 +319,7 @@ class _AttentionEmitter(HeadEmitter):
 
     # -- the product with the values ---------------------------------------------------------------
 
-    def products(self, values: Value, target: Value, first: Value, seen: Value) -> None:
+    def products(self, values: Value, target: Value, first: Value, stop: Value) -> None:
         """Weights @ values over the sums, to the target."""
         e, widest = self.e, MOST_VECTORS[self.bytes] * self.lanes
         queries = self.smaller(self.number(self.queries) - first, self.number(self.block))
@@ -329,7 +329,7 @@ class _AttentionEmitter(HeadEmitter):
             here, there = e.pointer(values, "float", start), e.pointer(target, "float", start)
             with e.loop(self.number(0), queries, rows, sure=True) as at:
                 query = self.smaller(at, self.number(self.block - rows))
-                self.product_tile(here, there, first, query, rows, count, seen)
+                self.product_tile(here, there, first, query, rows, count, stop)
 
         self.steps(self.value_width, widest, columns)
 
@@ -341,7 +341,7 @@ class _AttentionEmitter(HeadEmitter):
         query: Value,
         rows: int,
         count: int,
-        seen: Value,
+        stop: Value,
     ) -> None:
         e, kernel = self.e, self.kernel
         value_stride, target_stride = map(
@@ -358,7 +358,7 @@ class _AttentionEmitter(HeadEmitter):
         for pointer in itertools.chain(*totals) if several else ():
             self.store(e.constant(0.0, "float"), pointer)
         weights = e.pointer(self.scratch(self.width), "float", query)
-        with self.chunks(seen) as keys:
+        with self.chunks(stop) as keys:
             sums = []
             for _ in range(rows):
                 sums.append(self.variables(len(pieces)))

@@ -164,17 +164,17 @@ class _BackwardEmitter(HeadEmitter):
             self.block,
         )
         self.numbers_of_queries(batch, head, first, queries, tangent)
-        seen = self.number(self.keys)
+        stop = self.number(self.keys)
         if kernel.causal:
-            seen = self.smaller(seen, first + queries)
-        with e.loop(self.number(0), seen, self.chunk, sure=True) as start:
+            stop = self.smaller(stop, first + queries)
+        with e.loop(self.number(0), stop, self.chunk, sure=True) as start:
             self.chunk_of_keys(
                 batch,
                 head,
                 first,
                 queries,
                 start,
-                self.smaller(seen - start, self.number(self.chunk)),
+                self.smaller(stop - start, self.number(self.chunk)),
             )
 
     def chunk_of_keys(

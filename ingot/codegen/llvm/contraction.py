@@ -311,8 +311,8 @@ class _ContractionEmitter(KernelEmitter):
             number = e.binary("udiv", self.memory.bound[self.depths.cut], self.depths.steps)
             self.rows_copy = e.pointer(self.copied, "i8", number * self.copied_bytes)
             there = e.select(self.copies_anew, there, e.constant(0, "i64"))
-        apart = e.constant(self.tile_distance * tile.size, "i64")
-        values = ", ".join(f"i64 {v.text}" for v in (along, amount.steps, there, apart))
+        distance = e.constant(self.tile_distance * tile.size, "i64")
+        values = ", ".join(f"i64 {v.text}" for v in (along, amount.steps, there, distance))
         copy = self._shared(tiles.copy_rows(tile))
         e.line(f"call void @{copy}(ptr {source.text}, {values}, ptr {self.rows_copy.text})")
 
@@ -342,25 +342,29 @@ class _ContractionEmitter(KernelEmitter):
         self.memory.bound[self.column] = column
         there, along = self._element(right), self._stride(right, self.depths.inner)
         if self.depths.run is None:
-            apart = row
+            tap_stride = row
         else:
-            apart = self._stride(right, self.depths.run)
+            tap_stride = self._stride(right, self.depths.run)
         if self.in_panels:
             self._check(
-                right, there, (amount.steps, along), (amount.taps, apart), (tile.width, tile.size)
+                right,
+                there,
+                (amount.steps, along),
+                (amount.taps, tap_stride),
+                (tile.width, tile.size),
             )
-            return there, along, apart
+            return there, along, tap_stride
         whole = e.compare("sle", column + tile.width, last)
         self._check(
             right,
             there,
             (amount.steps, along),
-            (amount.taps, apart),
+            (amount.taps, tap_stride),
             (tile.width, tile.size),
             condition=whole,
         )
         chosen = []
-        for a, b in zip((there, along, apart), (packed, *steps)):
+        for a, b in zip((there, along, tap_stride), (packed, *steps)):
             chosen.append(e.select(whole, a, b))
         return chosen[0], chosen[1], chosen[2]
 
@@ -402,13 +406,13 @@ class _ContractionEmitter(KernelEmitter):
                 self._check(left, pointer, (amount.steps, step), *taps)
                 pointers.append(f"ptr {pointer.text}")
         helper = self._shared(tiles.multiply(tile, known))
-        place, along, apart = (v.text for v in panel)
+        place, along, tap_stride = (v.text for v in panel)
         adds = "false"
         if add is not None:
             adds = add.text
         e.line(
             f"call void @{helper}({', '.join(pointers)}, i64 {step.text}, ptr {self.offsets.text}, "
-            f"ptr {place}, i64 {along}, i64 {amount.steps.text}, i64 {apart}, "
+            f"ptr {place}, i64 {along}, i64 {amount.steps.text}, i64 {tap_stride}, "
             f"i64 {amount.taps.text}, ptr {sums.text}, i1 {adds}, ptr {self.soon.text})"
         )
 
@@ -479,11 +483,11 @@ class _ContractionEmitter(KernelEmitter):
         start = e.pointer(
             self._element(right), "i8", self._stride(right, self.depths.inner) * self.depths.length
         )
-        apart = self._stride(right, self.depths.inner if by_steps else self.column)
+        stride = self._stride(right, self.depths.inner if by_steps else self.column)
         with e.loop(begin, e.select(final, begin, stop), 1, sure=False) as number:
             entries = e.pointer(self.soon, "ptr", (number - begin) * count)
             for line in range(count):
-                place = e.pointer(e.pointer(start, "i8", number * apart), "i8", line * LINE)
+                place = e.pointer(e.pointer(start, "i8", number * stride), "i8", line * LINE)
                 self._note(entries, line, place)
         if self.copies:
             self._fetch_next_rows(at, first, last, final, share * count, down)
@@ -606,8 +610,8 @@ class _ContractionEmitter(KernelEmitter):
         if self.memory.fail_if is None:
             return
         last = first
-        for count, apart in spans:
-            last = self.e.pointer(last, "i8", (count - 1) * apart)
+        for count, stride in spans:
+            last = self.e.pointer(last, "i8", (count - 1) * stride)
         for pointer in (first, last):
             self.memory.check(access.buffer, pointer, False, condition)
 

@@ -318,27 +318,27 @@ class Emitter:
         text = f"shufflevector {type} {a.text}, {type} {second}, {mask}"
         return self.place(text, a.type, len(order), max(a.depth, depth))
 
-    def collect(self, parts: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
-        """The vector whose lanes are (part, lane of it), brought together a part at a time."""
-        first, *others = sorted({part for part, _ in places})
-        result = parts[first]
-        order: list[int | None] = [lane if part == first else None for part, lane in places]
+    def collect(self, vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
+        """The vector whose lanes are (vector, lane of it), brought together a vector at a time."""
+        first, *others = sorted({index for index, _ in places})
+        result = vectors[first]
+        order: list[int | None] = [lane if index == first else None for index, lane in places]
         if not others:
             return self.shuffle(result, None, order)
         for other in others:
-            for k, (part, lane) in enumerate(places):
-                if part == other:
+            for k, (index, lane) in enumerate(places):
+                if index == other:
                     order[k] = result.lanes + lane
-            result = self.shuffle(result, parts[other], order)
+            result = self.shuffle(result, vectors[other], order)
             order = [None if lane is None else k for k, lane in enumerate(order)]
         return result
 
     def half_vectors(self, a: Value) -> tuple[Value, Value]:
         """The lower and the upper half of the lanes."""
         half = a.lanes // 2
-        return self._part(a, 0, half), self._part(a, half, half)
+        return self._lanes(a, 0, half), self._lanes(a, half, half)
 
-    def _part(self, a: Value, start: int, lanes: int) -> Value:
+    def _lanes(self, a: Value, start: int, lanes: int) -> Value:
         """So many lanes of a vector."""
         if lanes > 1:
             return self.shuffle(a, None, range(start, start + lanes))

@@ -245,7 +245,7 @@ class Memory:
             pointer, adjacent = self.address(buffer, expr)
             self.check(buffer, pointer, adjacent, condition)
             if pointer.lanes > 1:
-                value = self._load_apart(buffer, expr, pointer, self.both(self.mask, condition))
+                value = self._load_lanes(buffer, expr, pointer, self.both(self.mask, condition))
             elif adjacent:
                 mask = None
                 if buffer not in self.per_lane:
@@ -257,7 +257,7 @@ class Memory:
             return self.emitter.compare("ne", value, 0)
         return value
 
-    def _load_apart(self, buffer: str, expr: Expr, pointers: Value, mask: Value | None) -> Value:
+    def _load_lanes(self, buffer: str, expr: Expr, pointers: Value, mask: Value | None) -> Value:
         """Elements that are not adjacent, as vectors where they are near each other."""
         e, dtype = self.emitter, self.dtypes[buffer]
         type, size = REPRESENTATIONS[dtype].memory, dtype.itemsize
@@ -344,8 +344,8 @@ class Memory:
         form, size = REPRESENTATIONS[self.dtypes[buffer]], self.dtypes[buffer].itemsize
         phase = self._phase(buffer, stride, offset)
         starts = []
-        for part in range(step):
-            starts.append(part * e.lanes)
+        for index in range(step):
+            starts.append(index * e.lanes)
         if phase is None:
             phase, starts[-1] = 0, (e.lanes - 1) * (step - 1)
         first = self._lane_pointer(buffer, stride, offset - phase, 0 if stride > 0 else e.lanes - 1)
@@ -412,11 +412,11 @@ class Memory:
             self.check(buffer, *self.address(buffer, expr), None)
         values = [e.splat(self._stored(buffer, value), lanes) for _, value in group]
         pointer = self._lane_pointer(buffer, stride, offset, 0)
-        for part in range(stride):
+        for index in range(stride):
             places = []
-            for n in range(part * lanes, (part + 1) * lanes):
+            for n in range(index * lanes, (index + 1) * lanes):
                 places.append((n % stride, n // stride))
-            target = e.pointer(pointer, values[0].type, part * lanes)
+            target = e.pointer(pointer, values[0].type, index * lanes)
             self._store_adjacent(target, e.collect(values, places), size, None)
 
     def _stored(self, buffer: str, value: Value) -> Value:
@@ -463,15 +463,15 @@ class Memory:
         """Vectors in which every `stride`th lane counts, the others being masked."""
         e, lanes = self.emitter, self.emitter.lanes
         value = e.splat(value, lanes)
-        for part in range(stride):
-            numbers = range(part * lanes, (part + 1) * lanes)
+        for index in range(stride):
+            numbers = range(index * lanes, (index + 1) * lanes)
             order: list[int | None] = [None] * lanes
             mask = ["i1 false"] * lanes
             for lane, number in enumerate(numbers):
                 if number % stride == 0:
                     order[lane], mask[lane] = number // stride, "i1 true"
             spread = e.shuffle(value, None, order)
-            target = e.pointer(pointer, value.type, part * lanes)
+            target = e.pointer(pointer, value.type, index * lanes)
             condition = Value(e, f"<{', '.join(mask)}>", "i1", lanes, 0)
             self._store_adjacent(target, spread, size, condition)
 

@@ -15,7 +15,7 @@ from ingot.codegen.llvm.contraction import emit_contraction
 from ingot.codegen.llvm.function import Function
 from ingot.codegen.llvm.kernel import emit_kernel
 from ingot.codegen.llvm.library import llvm, session
-from ingot.codegen.llvm.objects import in_parts, objects_of, optimized
+from ingot.codegen.llvm.objects import modules_of, objects_of, optimized
 from ingot.codegen.llvm.target import Target, chosen
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Fault
@@ -145,16 +145,16 @@ def emit_kernels(
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
     named = list(dict(functions.values()).items())
     texts = [(function.text, function.declarations) for _, function in named]
-    parts = in_parts(texts, target)
-    return CompiledKernels(functions, [_module_text(named, part) for part in parts], target)
+    modules = modules_of(texts, target)
+    return CompiledKernels(functions, [_module_text(named, module) for module in modules], target)
 
 
-def _module_text(functions: Sequence[tuple[str, Function]], part: Sequence[int]) -> str:
-    """The module of some of the named functions, with what they call."""
-    of_part = [functions[k] for k in part]
-    declarations = sorted(set().union(*(f.declarations for _, f in of_part)))
+def _module_text(functions: Sequence[tuple[str, Function]], module: Sequence[int]) -> str:
+    """The text of a module: of the named functions at these positions, with what they call."""
+    members = [functions[k] for k in module]
+    declarations = sorted(set().union(*(f.declarations for _, f in members)))
     texts = []
-    for name, function in of_part:
+    for name, function in members:
         texts.append(function.text.replace("@KERNEL", f"@{name}"))
     return "\n".join([HEADER, *declarations, *texts])
 

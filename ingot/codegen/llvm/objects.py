@@ -18,21 +18,21 @@ from ingot.serial import awaited_by_forks, in_threads
 _thread = threading.local()
 
 EVEN = 1.1
-"""How much longer than the mean a function may make a part that has its callees already."""
+"""How much longer than the mean a function may make a module that has its callees already."""
 
 
-def in_parts(functions: Sequence[tuple[str, frozenset[str]]], target: Target) -> list[list[int]]:
-    """The positions of the functions, in parts that take about as long to compile.
+def modules_of(functions: Sequence[tuple[str, frozenset[str]]], target: Target) -> list[list[int]]:
+    """The positions of the functions of each module: modules take about as long to compile.
 
     There is one for each processor at most. A function is its text and those of the functions that
-    it calls; the latter are compiled in each part that calls them, so callers stay together.
+    it calls; the latter are compiled in each module that calls them, so callers stay together.
     """
     called = frozenset().union(*(callees for _, callees in functions))
     total = _length([text for text, _ in functions]) + _length(called)
     count = max(1, min(_processors(), total // target.long_text))
-    parts: list[list[int]] = []
+    modules: list[list[int]] = []
     for _ in range(count):
-        parts.append([])
+        modules.append([])
     lengths, called_in = [0] * count, [frozenset[str]()] * count
     alone = [len(text) + _length(callees) for text, callees in functions]
     for k in sorted(range(len(functions)), key=lambda k: alone[k], reverse=True):
@@ -46,12 +46,12 @@ def in_parts(functions: Sequence[tuple[str, frozenset[str]]], target: Target) ->
             if length <= total * EVEN / count:
                 fitting.append(p)
         if fitting:
-            part = min(fitting, key=lambda p: (more[p], longer[p]))
+            index = min(fitting, key=lambda p: (more[p], longer[p]))
         else:
-            part = longer.index(min(longer))
-        parts[part].append(k)
-        lengths[part], called_in[part] = longer[part], called_in[part] | callees
-    return [sorted(part) for part in parts if part]
+            index = longer.index(min(longer))
+        modules[index].append(k)
+        lengths[index], called_in[index] = longer[index], called_in[index] | callees
+    return [sorted(module) for module in modules if module]
 
 
 def _length(texts: Iterable[str]) -> int:

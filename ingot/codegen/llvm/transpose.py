@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ingot.codegen.llvm.types import BITS, vector_type
 
-PART_BYTES = 16
+GROUP_BYTES = 16
 
 PREFETCH = "llvm.prefetch.p0"
 
@@ -47,7 +47,7 @@ def transpose(element: str, rows: int, vector_bytes: int, ahead: int = 0) -> tup
     """
     size = BITS[element] // 8
     columns = vector_bytes // size
-    group = min(PART_BYTES // size, rows, columns)
+    group = min(GROUP_BYTES // size, rows, columns)
     name = f"@ingot.transpose.{element}.{rows}x{columns}"
     if rows % columns == 0 and columns > group and size >= 4:
         name += f".{ahead}" if ahead else ""
@@ -56,9 +56,9 @@ def transpose(element: str, rows: int, vector_bytes: int, ahead: int = 0) -> tup
 
 
 def _by_columns(name: str, element: str, rows: int, columns: int, group: int, ahead: int) -> str:
-    """The function that makes whole vectors of a column, from parts of as many rows."""
+    """The function that makes whole vectors of a column, from groups of as many rows."""
     size = BITS[element] // 8
-    wide, part = vector_type(element, columns), vector_type(element, group)
+    wide, group_type = vector_type(element, columns), vector_type(element, group)
     pointers = []
     for r in range(columns):
         pointers += _row_pointer(r, element, "%source")
@@ -75,13 +75,13 @@ def _by_columns(name: str, element: str, rows: int, columns: int, group: int, ah
         for r in range(columns):
             lines += [
                 f"%p{start}.{r} = getelementptr {element}, ptr %s{r}, i64 %c{start}",
-                f"%x{start}.{r} = load {part}, ptr %p{start}.{r}, align {size}",
+                f"%x{start}.{r} = load {group_type}, ptr %p{start}.{r}, align {size}",
             ]
         for r in range(group):
-            parts = []
+            vectors = []
             for k in range(r, columns, group):
-                parts.append(f"%x{start}.{k}")
-            lines += _joined(parts, f"%v{start}.0.{r}", element, group)
+                vectors.append(f"%x{start}.{k}")
+            lines += _joined(vectors, f"%v{start}.0.{r}", element, group)
         lines += _interleaving(f"%v{start}.", wide, columns, group)
         stages = group.bit_length() - 1
         for r in range(group):
@@ -127,19 +127,19 @@ def _row_pointer(number: int, element: str, start: str) -> list[str]:
     ]
 
 
-def _joined(parts: list[str], name: str, element: str, length: int) -> list[str]:
+def _joined(vectors: list[str], name: str, element: str, length: int) -> list[str]:
     """Vectors of `length` elements one after the other, as the vector `name`."""
     lines = []
-    while len(parts) > 1:
+    while len(vectors) > 1:
         type, mask = vector_type(element, length), mask_text(range(2 * length))
-        pairs = list(zip(parts[::2], parts[1::2]))
+        pairs = list(zip(vectors[::2], vectors[1::2]))
         if len(pairs) > 1:
-            parts = []
+            vectors = []
             for k in range(len(pairs)):
-                parts.append(f"{name}.{length}.{k}")
+                vectors.append(f"{name}.{length}.{k}")
         else:
-            parts = [name]
-        for joined, (a, b) in zip(parts, pairs):
+            vectors = [name]
+        for joined, (a, b) in zip(vectors, pairs):
             lines.append(f"{joined} = shufflevector {type} {a}, {type} {b}, {mask}")
         length *= 2
     return lines
@@ -161,9 +161,9 @@ def _interleaving(prefix: str, wide: str, columns: int, group: int) -> list[str]
 
 
 def _by_rows(name: str, element: str, rows: int, columns: int, group: int) -> str:
-    """The function that stores vectors of rows part by part."""
+    """The function that stores vectors of rows group by group."""
     size = BITS[element] // 8
-    wide, part = vector_type(element, columns), vector_type(element, group)
+    wide, group_type = vector_type(element, columns), vector_type(element, group)
     lines = []
     for r in range(group):
         lines += _row_pointer(r, element, "%from")
@@ -177,7 +177,7 @@ def _by_rows(name: str, element: str, rows: int, columns: int, group: int) -> st
             lines += [
                 f"%p{column} = shufflevector {wide} %v{stages}.{r}, {wide} poison, {take}",
                 f"%t{column} = getelementptr {element}, ptr %to, i64 {column * rows}",
-                f"store {part} %p{column}, ptr %t{column}, align {size}",
+                f"store {group_type} %p{column}, ptr %t{column}, align {size}",
             ]
     body = "\n  ".join(lines)
     return f"""define internal void {name}(

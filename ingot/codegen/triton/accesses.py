@@ -40,7 +40,7 @@ class AccessWriter(BlockWriter):
         self.rows = {row.name: row for row in kernel.rows}
         self.row_values: dict[str, Value] = {}
         # what was last stored in a buffer, and where
-        self.held: dict[str, tuple[Expr, tuple[Symbol, ...], torch.dtype, Value]] = {}
+        self.last_stores: dict[str, tuple[Expr, tuple[Symbol, ...], torch.dtype, Value]] = {}
         self.totals: dict[tuple[str, Expr], str] = {}
         self.known: dict[tuple[object, ...], Value] = {}  # what has been computed in this scope
         self.stage_number = 0
@@ -167,16 +167,16 @@ class AccessWriter(BlockWriter):
         if stage.loops:
             arguments += self.hint(store.buffer, True)
         self.line(f"tl.store({pointer}, {value.text}{arguments})")
-        self.held.pop(store.buffer, None)
+        self.last_stores.pop(store.buffer, None)
         if self.blocks.persistent or not stage.loops:
             dtype = stage.body.instructions[store.value].dtype
-            self.held[store.buffer] = store.index, stage.loops, dtype, value
+            self.last_stores[store.buffer] = store.index, stage.loops, dtype, value
 
     def stored(self, i: Instruction, stage: Stage) -> Value | None:
         """The value that a load would read, if this thread has stored it and still holds it."""
-        if i.args or i.attrs[0] not in self.held:
+        if i.args or i.attrs[0] not in self.last_stores:
             return None
-        index, loops, dtype, value = self.held[i.attrs[0]]
+        index, loops, dtype, value = self.last_stores[i.attrs[0]]
         if i.attrs[1] != index or i.dtype is not dtype:
             return None
         of_points = "r" not in value.axes and index.symbols.isdisjoint((*loops, *stage.loops))

@@ -183,9 +183,9 @@ class BlockWriter:
             if k < len(loops) - 1:
                 text += f" % {bracketed(self.index(symbol.extent).text)}"
             if text != name:
-                part = f"{name}{len(loops) - 1 - k}"
-                self.line(f"{part} = {text}")
-                text = part
+                variable = f"{name}{len(loops) - 1 - k}"
+                self.line(f"{variable} = {text}")
+                text = variable
             self.symbols[symbol] = Value(text, varies)
             inner = inner * symbol.extent
 

@@ -36,7 +36,7 @@ from ingot.schedule.online import POWERS, in_one_pass
 MOST_STEPS_AHEAD = 2  # that a block loads before it computes ...
 SHARED = 48 << 10  # ... into so many bytes of shared memory
 REST = 4  # what whole steps leave of a row is taken in steps of which so many make a whole one
-_TAKEN = {"tl", "triton", "libdevice", "helpers"}
+_RESERVED = {"tl", "triton", "libdevice", "helpers"}
 Body = tuple[str, tuple[tuple[str, int], ...], int, int]
 
 
@@ -275,20 +275,18 @@ class Writer(AccessWriter):
         count, block = size.constant or 0, self.blocks.inner
         whole = count // block * block
         if self.kernel.vector is None and 0 < whole < count:
-            parts = self.parts_of_step(accumulators, block)
+            divisor = self.rest_divisor(accumulators, block)
             self.steps(in_first_steps(stage, whole), "0", integer(whole), block, accumulators)
-            self.steps(stage, str(whole), size, block // parts, accumulators)
+            self.steps(stage, str(whole), size, block // divisor, accumulators)
         else:
             self.steps(stage, "0", size, block, accumulators)
         for a, names in accumulators:
             self.reduce(a, names, stage.body.instructions[a.value].dtype)
 
-    def parts_of_step(
-        self, accumulators: Sequence[tuple[Accumulate, list[str]]], block: int
-    ) -> int:
-        """In how many parts a step is taken of what whole steps leave of a row.
+    def rest_divisor(self, accumulators: Sequence[tuple[Accumulate, list[str]]], block: int) -> int:
+        """How many times as short as a step those are over what whole steps leave of a row.
 
-        One where a reduction's accumulator has an element for each of a step.
+        1 where a reduction's accumulator has an element for each of a step.
         """
         if not all(names[0].endswith("_top") for _, names in accumulators):
             return 1
@@ -303,11 +301,11 @@ class Writer(AccessWriter):
         accumulators: Sequence[tuple[Accumulate, list[str]]],
     ) -> None:
         """A loop over steps of a stage's inner loops, as one axis."""
-        parts = self.blocks.inner // block
-        if parts == 1:
+        divisor = self.blocks.inner // block
+        if divisor == 1:
             self.inner_block = "RBLOCK"
         else:
-            self.inner_block = f"REST{parts}"
+            self.inner_block = f"REST{divisor}"
         self.constants |= {"RBLOCK": self.blocks.inner, self.inner_block: block}
         number, self.count = self.count, self.count + 1
         known, self.known = self.known, dict(self.known)
@@ -448,9 +446,9 @@ class Writer(AccessWriter):
             if i.attrs[0] in self.rows:
                 row = self.row_values[i.attrs[0]]
                 return self.with_conditions(row, arguments, len(values), stage)
-            held = self.stored(i, stage)
-            if held is not None:
-                return held
+            value = self.stored(i, stage)
+            if value is not None:
+                return value
             if arguments and self.may_be_read(i, stage):
                 everywhere = self.instruction(i._replace(args=()), values, stage)
                 return self.with_conditions(everywhere, arguments, len(values), stage)
@@ -542,6 +540,6 @@ def loops_along(index: Expr, stage: Stage) -> tuple[Symbol, ...]:
 
 def _identifier(name: str) -> str:
     name = re.sub(r"\W", "_", name)
-    if not name or name[0].isdigit() or keyword.iskeyword(name) or name in _TAKEN:
+    if not name or name[0].isdigit() or keyword.iskeyword(name) or name in _RESERVED:
         name = f"kernel_{name}"
     return name

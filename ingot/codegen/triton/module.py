@@ -132,8 +132,8 @@ class CompiledForm:
         return self._binary
 
     @binary.setter
-    def binary(self, made: Binary) -> None:
-        self._binary = made
+    def binary(self, binary: Binary) -> None:
+        self._binary = binary
 
 
 class CompiledKernels:
@@ -210,7 +210,7 @@ def compile_kernels(
         kernel = step.kernel
         assert isinstance(kernel, Kernel)
         shape = shapes[kernel] = anonymous(kernel, keep_lengths=True)
-        here = () if step.parts else tuple(name not in unaligned for name in step.arguments)
+        here = () if step.extents else tuple(name not in unaligned for name in step.arguments)
         aligned[shape] = _both(here, aligned.get(shape, here))
     named = {shape: kernel for kernel, shape in reversed(shapes.items())}
     forms = {shape: _forms(kernel, gpu, aligned[shape]) for shape, kernel in named.items()}

@@ -21,7 +21,7 @@ from ingot.graph.fakes import FakeTensor, new_fake
 from ingot.graph.geometry import has_symbols
 from ingot.graph.nodes import add_call, fake_result, is_pointwise_call
 from ingot.graph.passes.linear import swaps_dims, transposed
-from ingot.loops.apart import ROW, suits
+from ingot.loops.aligned_products import ROW, suits
 from ingot.loops.target import GPU, Speed
 from ingot.torch_private import aten
 
@@ -131,7 +131,7 @@ class _Margins:
         readers, value = list(node.users), fake_result(node)
         node.args = tuple(args)
         node.meta["val"] = new_fake((*value.shape[:-2], wide.rows, wide.columns), value)
-        self.read_part(node, node, value, readers)
+        self.read_head(node, node, value, readers)
 
     def matrix(self, before: Node, x: Node, rows: int, columns: int) -> Node:
         """Matrices with margins, in the order of strides that they had."""
@@ -167,22 +167,22 @@ class _Margins:
                     readers.append(reader)
         copy = self.call(place, aten.constant_pad_nd.default, (x, amounts), meta, source)
         self.copies[key] = copy
-        self.read_part(copy, x, value, readers)
+        self.read_head(copy, x, value, readers)
         return copy
 
-    def read_part(self, wide: Node, node: Node, value: FakeTensor, readers: Sequence[Node]) -> None:
+    def read_head(self, wide: Node, node: Node, value: FakeTensor, readers: Sequence[Node]) -> None:
         """Let the readers of `node` read the beginning of each dimension of `wide` instead, which
         is taken to lie as `value` does, in eager."""
         if not readers:
             return
-        place, part = wide.next, wide
+        place, narrow = wide.next, wide
         for dim, size in enumerate(value.shape):
-            if fake_result(part).shape[dim] != size:
-                meta = fake_result(part).meta.narrow(dim, 0, size)
-                part = self.call(place, aten.slice.Tensor, (part, dim, 0, size), meta, wide)
-        part.meta["val"] = value
+            if fake_result(narrow).shape[dim] != size:
+                meta = fake_result(narrow).meta.narrow(dim, 0, size)
+                narrow = self.call(place, aten.slice.Tensor, (narrow, dim, 0, size), meta, wide)
+        narrow.meta["val"] = value
         for reader in readers:
-            reader.replace_input_with(node, part)
+            reader.replace_input_with(node, narrow)
 
     def call(
         self, before: Node, op: Any, args: tuple[Any, ...], meta: torch.Tensor, source: Node

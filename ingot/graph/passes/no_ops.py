@@ -32,8 +32,8 @@ def _adds_nothing(node: Node) -> bool:
 
 def _subtracts_nothing(node: Node) -> bool:
     """x - 0.0 is x for every x, -0.0 included; x - (-0.0) is not."""
-    taken: Any = node.args[1]
-    return _is(taken, 0) and math.copysign(1, taken) > 0 and not fake_result(node).is_complex()
+    number: Any = node.args[1]
+    return _is(number, 0) and math.copysign(1, number) > 0 and not fake_result(node).is_complex()
 
 
 def _by_one(node: Node) -> bool:

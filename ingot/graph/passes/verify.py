@@ -14,17 +14,17 @@ from ingot.torch_private import OpOverload
 def verify(graph: AtenGraph) -> None:
     """Check order, metadata and vocabulary. Raises CompilerBug that names the node and the user's
     line."""
-    seen: set[Node] = set()
+    earlier: set[Node] = set()
     for node in graph.graph.nodes:
-        problem = _problem(node, seen, graph)
+        problem = _problem(node, earlier, graph)
         if problem:
             shown, where = node.format_node() or node.name, node.meta.get("where", "")
             raise CompilerBug("graph verifier", problem, shown, where)
-        seen.add(node)
+        earlier.add(node)
 
 
-def _problem(node: Node, seen: set[Node], graph: AtenGraph) -> str:
-    if not seen.issuperset(node.all_input_nodes):
+def _problem(node: Node, earlier: set[Node], graph: AtenGraph) -> str:
+    if not earlier.issuperset(node.all_input_nodes):
         return "an argument is computed after it is used"
     if node.op == "output":
         return ""

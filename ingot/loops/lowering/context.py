@@ -344,7 +344,7 @@ class Lowering:
         if None in numbers or constant.dtype is not value.dtype:
             return self.copied(value, strides)
         sizes, steps, laid = (
-            tuple(e.constant or 0 for e in part) for part in (window.sizes, window.strides, strides)
+            tuple(e.constant or 0 for e in dims) for dims in (window.sizes, window.strides, strides)
         )
         source = torch.as_strided(
             constant, sizes, steps, constant.storage_offset() + (window.offset.constant or 0)
@@ -458,8 +458,8 @@ def laid_by_loads(
         if stride is ONE and dim in steps:
             inner.append(dim)
     beside = []
-    for dim, found in steps.items():
-        if len(found) >= least and set(found) == {1}:
+    for dim, dim_steps in steps.items():
+        if len(dim_steps) >= least and set(dim_steps) == {1}:
             beside.append(dim)
     if not inner or not beside or len(steps[inner[0]]) < min(least, WINDOW) or 1 in steps[inner[0]]:
         return None

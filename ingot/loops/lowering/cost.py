@@ -117,10 +117,10 @@ def vendor() -> str:
     """Who made this processor, as Linux names it; "" where that is not known."""
     try:
         with Path("/proc/cpuinfo").open() as lines:
-            found = next((line for line in lines if line.startswith(("vendor_id", "\n"))), "")
+            line = next((line for line in lines if line.startswith(("vendor_id", "\n"))), "")
     except OSError:
         return ""
-    return found.partition(":")[2].strip()
+    return line.partition(":")[2].strip()
 
 
 FUNCTIONS = TABLES.get(vendor(), TABLES["AuthenticAMD"])

@@ -45,11 +45,11 @@ def reshape_map(new: Sequence[Expr], old: Sequence[Expr]) -> Callable[[Index], I
                 flat = flat + index[k] * stride
             strides = contiguous_strides([old[k] for k in theirs])
             for position, (k, stride) in enumerate(zip(theirs, strides)):
-                part = flat // stride
+                coordinate = flat // stride
                 if position:
-                    result[k] = part % old[k]
+                    result[k] = coordinate % old[k]
                 else:
-                    result[k] = part
+                    result[k] = coordinate
         return tuple(result)
 
     return index_map

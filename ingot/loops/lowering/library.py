@@ -90,13 +90,13 @@ def _in_rows(lw: Lowering, value: LoopTensor | None, unit: int) -> LoopTensor | 
     if value is None:
         return None
     window = view_of(value)
-    apart = []
+    strides = []
     if window:
-        apart = [stride for size, stride in zip(value.sizes, window.strides) if size is not ONE]
+        strides = [stride for size, stride in zip(value.sizes, window.strides) if size is not ONE]
     if (
-        apart
-        and apart[-1] is ONE
-        and all(s.constant is not None and s.constant % unit == 0 for s in apart[:-1])
+        strides
+        and strides[-1] is ONE
+        and all(s.constant is not None and s.constant % unit == 0 for s in strides[:-1])
     ):
         return value
     repeated = [stride is ZERO for stride in value.strides[:-1]] + [False]
@@ -124,9 +124,9 @@ def out_variant(func: Any, backend: str = "CPU") -> Any:
     returns = func._schema.returns
     if len(returns) != 1 or str(returns[0].type) != "Tensor":
         return None
-    wanted = []
+    arguments = []
     for a in func._schema.arguments:
-        wanted.append((a.name, str(a.type)))
+        arguments.append((a.name, str(a.type)))
     packet = func.overloadpacket
     for name in packet.overloads():
         candidate = getattr(packet, name)
@@ -138,7 +138,7 @@ def out_variant(func: Any, backend: str = "CPU") -> Any:
         for a in candidate._schema.arguments:
             if not a.is_out:
                 others.append((a.name, str(a.type)))
-        if outputs == ["out"] and others == wanted:
+        if outputs == ["out"] and others == arguments:
             has_kernel = dispatch_has_kernel_for_dispatch_key(candidate.name(), backend)
             if has_kernel:
                 return candidate

@@ -247,10 +247,10 @@ class _Walk:
         if not isinstance(func, OpOverload):
             raise unsupported("no-code", f"{func} is not an ATen op", self.lw.origin.where)
         listed = _listed(outs)
-        wanted = self.lw.with_users(listed)
+        specs = self.lw.with_users(listed)
         if "layout" not in node.meta:
             args, kwargs = self.laid_as_in_eager(node, args, kwargs)
-        results = call_aten(self.lw, func, wanted, args, kwargs)
+        results = call_aten(self.lw, func, specs, args, kwargs)
         if listed is outs:
             return tuple(results)
         return results[0]
@@ -282,11 +282,11 @@ class _Walk:
         called = buffer is not None and any(
             buffer in n.writes() for n in graph.nodes if isinstance(n, Library)
         )
-        given = buffer is not None and graph.buffers[buffer].role != "temporary"
+        is_outside = buffer is not None and graph.buffers[buffer].role != "temporary"
         kept = all(user is self.returned for user in node.users) and all(
             node is not n for _, n in self.aten.mutations
         )
-        return (called or given) and kept
+        return (called or is_outside) and kept
 
     def laid_as_in_eager(self, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
         """The arguments with copies of those to which a pass gave another layout: a library's
@@ -437,11 +437,11 @@ class _Walk:
         """Store final values into input buffers. A value that reads what a store overwrites is
         completed elsewhere first."""
         written = {name for name, _ in finals}
-        settled = [
+        values = [
             (name, self.lw.copied(v) if self.reads_others(v, name, written) else v)
             for name, v in finals
         ]
-        for name, value in settled:
+        for name, value in values:
             strides = self.lw.graph.buffers[name].strides
             window = None
             if value.buffer == name:

@@ -25,7 +25,7 @@ from ingot.codegen.llvm.math.coefficients import (
     COS,
     PI_2,
     PI_2_LOW,
-    PI_2_PARTS,
+    PI_2_TERMS,
     PI_4_FLOAT,
     QUARTER_TURN,
     SIN,
@@ -58,7 +58,7 @@ def _reduce_angle(x: Value) -> _Angle:
         rest = e.fma(-k, PI_2, x)  # exact
         high = e.fma(-k, PI_2_LOW, rest)
         return _Angle(high, e.fma(-k, PI_2_LOW, rest - high), n)
-    first, second, third = PI_2_PARTS
+    first, second, third = PI_2_TERMS
     rest = e.fma(-k, first, x)  # exact
     product = k * second
     high = rest - product
@@ -232,7 +232,7 @@ def _first_octant(small: Value, large: Value) -> Value:
     over, under = e.select(upper, small - large, small), e.select(upper, small + large, large)
     t = e.select(equal, 0.0, over / under)
     z = t * t
-    high, low = (e.select(upper, e.constant(part, "float"), 0.0) for part in PI_4_FLOAT)
+    high, low = (e.select(upper, e.constant(term, "float"), 0.0) for term in PI_4_FLOAT)
     angle, rest = fast_two_sum(high, t)
     return angle + (rest + e.fma(t * z, polynomial(z, ATAN_FLOAT), low))
 

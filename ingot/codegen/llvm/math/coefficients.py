@@ -15,7 +15,7 @@ LOG10_2 = 0.3010299956639812
 PI_2 = float.fromhex("0x1.921fb54442d18p+0")
 PI_2_LOW = float.fromhex("0x1.1a62633145c07p-54")
 # pi/2 as a sum of three floats
-PI_2_PARTS = (
+PI_2_TERMS = (
     float.fromhex("0x1.921fb6p+0"),
     float.fromhex("-0x1.777a5cp-25"),
     float.fromhex("-0x1.ee59dap-50"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ingot.loops.apart import mm_in_parts, parts, suits
+from ingot.loops.aligned_products import mm_in_parts, parts, suits
 from ingot.loops.ir import Library
 from ingot.loops.target import GPU
 from ingot.runtime.gpu_description import GpuDescription

@@ -146,12 +146,12 @@ def _windows(part: Part, x: Any, y: Any, out: Any) -> Iterator[tuple[Any, Any, A
     matrices' sizes and strides."""
     (_, depth), (row, along) = x
     _, (down, column) = y
-    _, (apart, beside) = out
+    _, (out_row, beside) = out
     yield (part.batch, part.rows, depth), (row, row * part.step, along), row * part.first
     yield (
         (part.batch, depth, part.columns),
         (column * part.shift, down, column),
         column * part.begin,
     )
-    strides = apart + beside * part.shift, apart * part.step, beside
-    yield (part.batch, part.rows, part.columns), strides, apart * part.first + beside * part.begin
+    strides = out_row + beside * part.shift, out_row * part.step, beside
+    yield (part.batch, part.rows, part.columns), strides, out_row * part.first + beside * part.begin
