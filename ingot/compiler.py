@@ -420,8 +420,8 @@ def _without_work(graph: fx.Graph) -> Callable[..., tuple[Any, ...]]:
     """A program that gives some of its arguments, as a graph without operations does: numbers that
     vary."""
     outputs: Any = graph.output_node().args[0]
-    chosen = list(map(placeholders_of(graph).index, outputs))
-    return lambda *args: tuple([args[place] for place in chosen])
+    places = list(map(placeholders_of(graph).index, outputs))
+    return lambda *args: tuple([args[place] for place in places])
 
 
 def generators_of(aten: AtenGraph) -> tuple[torch.Generator, ...]:

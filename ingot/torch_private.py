@@ -346,11 +346,11 @@ class _Operators:
         if name.startswith("__"):
             raise AttributeError(name)
         try:
-            found = getattr(torch.ops.aten, name)
+            operator = getattr(torch.ops.aten, name)
         except AttributeError:
-            found = Missing(f"torch.ops.aten.{name}")
-        setattr(self, name, found)
-        return found
+            operator = Missing(f"torch.ops.aten.{name}")
+        setattr(self, name, operator)
+        return operator
 
 
 aten: Any = _Operators()

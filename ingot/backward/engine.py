@@ -401,7 +401,7 @@ def _release(
     for position, consumed in entry.traced.consumed.items():
         step = structure.steps[position]
         assert step.kind == PROGRAM
-        step.node.consumed_elsewhere = [True if came else None for came in consumed]
+        step.node.consumed_elsewhere = [True if present else None for present in consumed]
     materializing = []
     for s in structure.steps:
         if s.kind == IDENTITY:

@@ -234,5 +234,5 @@ def at(by_sizes: Any, values: Sequence[Any]) -> Any:
     """What a program makes of values of its symbols, which may be symbols themselves."""
     if all(isinstance(value, int) for value in values):
         return by_sizes.at(tuple(values))
-    chosen: Mapping[Symbol, Any] = dict(zip(by_sizes.places, values))
-    return by_sizes.make(chosen)
+    sizes: Mapping[Symbol, Any] = dict(zip(by_sizes.places, values))
+    return by_sizes.make(sizes)

@@ -40,14 +40,14 @@ def _instead_of(
 
     def register(python: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(python)
-        def chosen(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             tensors = tensors_in((args, kwargs))
             symbolic = any(isinstance(n, torch.SymInt) for t in tensors for n in t.shape)
             if symbolic or (on_gpu and _in_full_on_gpu(tensors)):
                 return python(*args, **kwargs)
             return function(*args, **kwargs)
 
-        _OVERRIDES[function] = chosen
+        _OVERRIDES[function] = wrapper
         return python
 
     return register
@@ -368,7 +368,7 @@ def _with_lengths_as_tensors(function: Any) -> Callable[..., Tensor]:
     memory."""
 
     @wraps(function)
-    def chosen(log_probs: Tensor, targets: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def wrapper(log_probs: Tensor, targets: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         def as_tensor(value: Any) -> Any:
             is_known = isinstance(value, (list, tuple)) and log_probs.device.type == "cpu"
             if is_known:
@@ -380,7 +380,7 @@ def _with_lengths_as_tensors(function: Any) -> Callable[..., Tensor]:
             named[k] = as_tensor(v) if k.endswith("_lengths") else v
         return function(log_probs, targets, *map(as_tensor, args[:2]), *args[2:], **named)  # type: ignore[no-any-return]
 
-    return chosen
+    return wrapper
 
 
 _OVERRIDES.update({loss: _with_lengths_as_tensors(loss) for loss in (torch.ctc_loss, F.ctc_loss)})

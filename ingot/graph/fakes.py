@@ -177,12 +177,12 @@ def context_of(t: Tensor) -> ShapeContext | None:
 
 def requires_grad(fake: Tensor) -> bool:
     """What `requires_grad` says. Raises Unsupported where torch refuses to say."""
-    return _asked(fake, "requires_grad")
+    return _attribute(fake, "requires_grad")
 
 
 def has_history(fake: Tensor) -> bool:
     """Whether there is a `grad_fn`. Raises Unsupported where torch refuses to say."""
-    return _asked(fake, "grad_fn") is not None
+    return _attribute(fake, "grad_fn") is not None
 
 
 def is_rebased(fake: FakeTensor) -> bool:
@@ -190,7 +190,7 @@ def is_rebased(fake: FakeTensor) -> bool:
     return requires_grad(fake) and fake.grad_fn is not fake.origin
 
 
-def _asked(fake: Tensor, name: str) -> Any:
+def _attribute(fake: Tensor, name: str) -> Any:
     try:
         return getattr(fake, name)
     except RuntimeError:  # a view under no_grad that was written

@@ -354,12 +354,12 @@ def _unread_inputs(
     depends on."""
     mutated, outputs = aten.mutated, aten.outputs
     read = at(outputs, differentiable) + outputs[len(forward.outputs) :]
-    shown: set[int | None] = set()
+    positions: set[int | None] = set()
     for spec in read:
-        shown.add(spec.position)
-    shown.update(w.base.position for w in forward.windows_in_node if w.base.role == "input")
+        positions.add(spec.position)
+    positions.update(w.base.position for w in forward.windows_in_node if w.base.role == "input")
     # what an input that is shown holds at the end is a part of it
-    if not mutated or forward.rebased or not shown.isdisjoint(mutated):
+    if not mutated or forward.rebased or not positions.isdisjoint(mutated):
         return frozenset()
     needed = ancestors(nodes_of(read))
     inputs = aten.inputs

@@ -295,8 +295,8 @@ def _with_raised_bounds(facts: list[_Fact], lowest: _Lowest) -> list[_Fact]:
                         raised.append(_Fact(terms, ">=", value + 1, fact.guard))
         if not raised:
             return facts
-        gone = {fact.guard for fact in raised}
-        facts = [f for f in facts if f.guard not in gone or f.relation != "!="] + raised
+        guards = {fact.guard for fact in raised}
+        facts = [f for f in facts if f.guard not in guards or f.relation != "!="] + raised
 
 
 def _beside(fact: _Fact, lowest: _Lowest) -> _Fact | None:

@@ -501,14 +501,14 @@ def _decides_no_order(step: Expr) -> bool:
         names = _PRODUCTS.get(node.name())
     if names is None:
         return False
-    asked = False
+    result = False
     for name in names:
         strides = getattr(node, f"_saved_{name}_sym_strides")  # none of what wants no gradient
         if strides and to_expr(strides[0]) is step:
             if to_expr(strides[1]) is not ONE:
                 return False
-            asked = True
-    return asked
+            result = True
+    return result
 
 
 class _DenseInOrder(TruthNode):

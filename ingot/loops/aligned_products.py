@@ -94,14 +94,14 @@ def suits(
     (across, along), (down, beside) = of_left, of_right
     if (along, down) != (1, 1) or any(not n or n % unit for n in (across, beside)):
         return False  # the left one's rows and the right one's columns are taken as they lie
-    gained = 2 * columns * (rows + depth) * dtype.itemsize / COPIED
-    lost = 2 * ASIDE + SHARE_LOST * 2 * rows * depth * columns / FASTEST
+    benefit = 2 * columns * (rows + depth) * dtype.itemsize / COPIED
+    cost = 2 * ASIDE + SHARE_LOST * 2 * rows * depth * columns / FASTEST
     if rows % step:
-        lost += depth * columns * dtype.itemsize / READ
+        cost += depth * columns * dtype.itemsize / READ
     else:
-        lost += 0
+        cost += 0
     fits = step > 1 and aligned_width(columns, dtype.itemsize) > 0
-    return fits and rows >= LEAST_ROWS * step and gained > lost
+    return fits and rows >= LEAST_ROWS * step and benefit > cost
 
 
 def mm_in_parts(x: Tensor, y: Tensor, *, out: Tensor) -> Tensor:

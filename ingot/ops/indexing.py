@@ -236,15 +236,15 @@ def select_scatter(
     lw: Lowering, out: Spec, x: LoopTensor, source: LoopTensor, dim: int, position: int | Expr
 ) -> LoopTensor:
     dim %= len(x.sizes)
-    chosen = as_expr(position)
-    if (chosen.constant or 0) < 0:
-        chosen = chosen + x.sizes[dim]
+    index = as_expr(position)
+    if (index.constant or 0) < 0:
+        index = index + x.sizes[dim]
     return overlaid(
         lw,
         out,
         x,
         source,
-        lambda i: compare("eq", i[dim], chosen),
+        lambda i: compare("eq", i[dim], index),
         lambda i: (*i[:dim], *i[dim + 1 :]),
     )
 

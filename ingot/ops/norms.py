@@ -181,7 +181,7 @@ def _summed(x: Tensor, dims: list[int], dtype: torch.dtype) -> Tensor:
 
 def _asked_for(mask: Sequence[Any], *gradients: Callable[[], Tensor]) -> tuple[Tensor | None, ...]:
     """Each gradient that was asked for; None for others."""
-    return tuple([gradient() if asked else None for asked, gradient in zip(mask, gradients)])
+    return tuple([gradient() if needed else None for needed, gradient in zip(mask, gradients)])
 
 
 def _normalized(
@@ -393,7 +393,7 @@ def layer_norm_backward_meta(
 
 def _alike(tensors: Sequence[Any], mask: Mask) -> tuple[Tensor | None, ...]:
     """Gradients, of those that there are and that were asked for."""
-    return tuple([like(t, t is not None and asked) for t, asked in zip(tensors, mask)])
+    return tuple([like(t, t is not None and needed) for t, needed in zip(tensors, mask)])
 
 
 @unless_known
@@ -404,7 +404,7 @@ def batch_norm_backward_meta(
     slopes = fresh((x.shape[1],), x.dtype if weight is None else weight.dtype)
     first = fresh(x.shape, x.dtype, geometry.suggested(x))
     return tuple(
-        [t if is_needed else None for t, is_needed in zip((first, slopes, slopes.clone()), mask)]
+        [t if needed else None for t, needed in zip((first, slopes, slopes.clone()), mask)]
     )
 
 

@@ -24,10 +24,10 @@ from ingot.torch_private import AutoDispatchBelowAutograd, OpOverload, aten
 def rnn_layer(lw: Lowering, outs: tuple[Spec, ...], *args: Any) -> tuple[Any, ...]:
     """oneDNN's layer, which keeps what its backward needs only where gradients are being
     recorded."""
-    shown = outs[3] is not None and outs[3].sizes == (ONE,)
-    if not args[-1] and not shown:  # not training
+    has_window = outs[3] is not None and outs[3].sizes == (ONE,)
+    if not args[-1] and not has_window:  # not training
         raise NotLowered("the op itself will do")
-    function = _with_window if shown else _with_workspace
+    function = _with_window if has_window else _with_workspace
     return tuple(lw.call(function, lw.with_users(outs), laid_out(lw, args)))
 
 

@@ -160,18 +160,18 @@ def as_strided_scatter(
         begin = ZERO
     else:
         begin = as_expr(offset) - lw.storage_offsets.get(root.buffer or "", ZERO)
-    shown = None
+    view = None
     if root is x.root:
-        shown = view_of(x)
-    if shown is None:
+        view = view_of(x)
+    if view is None:
         if numel(x.sizes) is not numel(root.sizes):
             raise unsupported(
                 "no-code", "as_strided of a part of a value that is laid out anew", lw.origin.where
             )
-        shown = View("", x.sizes, x.strides, ZERO, x.dtype)  # as eager lays out the whole
+        view = View("", x.sizes, x.strides, ZERO, x.dtype)  # as eager lays out the whole
     whole = Spec(root.sizes, root.strides, root.dtype)
     copy = lw.result_of(_with_window, whole, [root, source, list(sizes), list(strides), begin])
-    return stored(copy.buffer or "", out._replace(strides=shown.strides), shown.offset)
+    return stored(copy.buffer or "", out._replace(strides=view.strides), view.offset)
 
 
 def _with_window(

@@ -203,17 +203,17 @@ class TrainingProgram(_native.Recorder):
         remaining = self._remaining.get((frozenset(), present, None))
         if compiled is None or compiled.run is None or remaining is None or remaining.needed:
             return
-        asked = _ALL_INPUTS
+        inputs_mask = _ALL_INPUTS
         if inputs is not None:
             if self.backwards.has_effects or len(self.gradient_inputs) > _MOST_NATIVE_BITS:
                 return
-            asked = _native_bits(k for k, i in enumerate(self.gradient_inputs) if i in inputs)
+            inputs_mask = _native_bits(k for k, i in enumerate(self.gradient_inputs) if i in inputs)
         freed = None
         if remaining.needed is not None:
             freed = [RemainingTensor(None, False)] * len(self.contract.saved)
         self.add_way(
             _native_bits(present),
-            asked,
+            inputs_mask,
             compiled.run,
             remaining.used_tangents or None,
             tuple(compiled.gradient_inputs),

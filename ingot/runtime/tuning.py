@@ -87,14 +87,14 @@ class Tuner:
         library, *of_kernels = self._known[alike]
         assert library is not None
         ran = [(t, k) for k, t in enumerate(of_kernels) if t is not None]
-        chosen, took, what = None, "", "the library"
+        chosen, timing, what = None, "", "the library"
         if ran:
             best, number = min(ran)
             tiling = _described(*tried[number])
-            took = f"; of {len(ran)} tilings the best, {tiling}, takes {best:.1f} us,"
+            timing = f"; of {len(ran)} tilings the best, {tiling}, takes {best:.1f} us,"
             if best <= self.margin * library:
                 chosen, what = tried[number], "a kernel"
-        note = f"{_title(site)}: {what}{took} the library {library:.1f} us"
+        note = f"{_title(site)}: {what}{timing} the library {library:.1f} us"
         self.notes.append(f"{note} (measured before)" if measured_before else note)
         return chosen
 

@@ -491,28 +491,28 @@ class _Fusion:
         if points is not None:
             over = f" over {points}"
         self.note(f"fuse {names[0]} with {names[1]}{over}")
-        new, gone = first, second
+        new, old = first, second
         new.positions, new.members = sorted([*first.positions, *second.positions]), members
         new.points, new.overlay = points, laid
-        new.reads, new.writes = new.reads | gone.reads, new.writes | gone.writes
-        new.scatters, new.work = new.scatters or gone.scatters, new.work + gone.work
+        new.reads, new.writes = new.reads | old.reads, new.writes | old.writes
+        new.scatters, new.work = new.scatters or old.scatters, new.work + old.work
         new.traffic = self._traffic(new.touches)
-        del self.groups[gone.id]
+        del self.groups[old.id]
         joined = set()
         if new.fusible:
             joined = {new.id}
-        for name in gone.touches:
-            self.users[name] = self.users[name] - {gone.id} | joined
-        for name in gone.writes:
-            self.writers[name] = self.writers[name] - {gone.id} | joined
-        new.before = (new.before | gone.before) - {new.id, gone.id}
-        nodes = self.nodes[new.id] = self.nodes[new.id] | self.nodes.pop(gone.id)
-        self.ancestors[new.id] = (self.ancestors[new.id] | self.ancestors.pop(gone.id)) & ~nodes
-        for b in gone.before - {new.id}:
-            self.after[b] = self.after[b] - {gone.id} | {new.id}
-        for a in self.after[gone.id] - {new.id}:
-            self.groups[a].before = self.groups[a].before - {gone.id} | {new.id}
-        self.after[new.id] = (self.after[new.id] | self.after.pop(gone.id)) - {new.id, gone.id}
+        for name in old.touches:
+            self.users[name] = self.users[name] - {old.id} | joined
+        for name in old.writes:
+            self.writers[name] = self.writers[name] - {old.id} | joined
+        new.before = (new.before | old.before) - {new.id, old.id}
+        nodes = self.nodes[new.id] = self.nodes[new.id] | self.nodes.pop(old.id)
+        self.ancestors[new.id] = (self.ancestors[new.id] | self.ancestors.pop(old.id)) & ~nodes
+        for b in old.before - {new.id}:
+            self.after[b] = self.after[b] - {old.id} | {new.id}
+        for a in self.after[old.id] - {new.id}:
+            self.groups[a].before = self.groups[a].before - {old.id} | {new.id}
+        self.after[new.id] = (self.after[new.id] | self.after.pop(old.id)) - {new.id, old.id}
         self._tell_followers(new)
         return new
 

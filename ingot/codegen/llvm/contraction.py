@@ -363,10 +363,10 @@ class _ContractionEmitter(KernelEmitter):
             (tile.width, tile.size),
             condition=whole,
         )
-        chosen = []
+        values = []
         for a, b in zip((there, along, tap_stride), (packed, *steps)):
-            chosen.append(e.select(whole, a, b))
-        return chosen[0], chosen[1], chosen[2]
+            values.append(e.select(whole, a, b))
+        return values[0], values[1], values[2]
 
     def _multiply(
         self,
@@ -498,7 +498,7 @@ class _ContractionEmitter(KernelEmitter):
         first: tuple[Value, Value],
         last: tuple[Value, Value],
         final: Value,
-        noted: Value,
+        offset: Value,
         down: Value,
     ) -> None:
         """Of what the next depth copies of the left operand, this tile, one of `down` in a column,
@@ -510,7 +510,7 @@ class _ContractionEmitter(KernelEmitter):
             "udiv", at[0] - first[0], tile.rows
         )
         share = e.binary("udiv", self.depths.steps - 1 + down * panels, down * panels)
-        share = e.intrinsic("smin", (share, e.binary("udiv", self.entries - noted, lines)))
+        share = e.intrinsic("smin", (share, e.binary("udiv", self.entries - offset, lines)))
         begin = number * share
         stop = e.intrinsic("smin", (begin + share, self.depths.steps))
         if self.copies_anew is not None:
@@ -519,7 +519,7 @@ class _ContractionEmitter(KernelEmitter):
         along = self._stride(left, self.depths.inner)
         start, where = (
             e.pointer(self._element(left), "i8", along * self.depths.steps),
-            e.pointer(self.soon, "ptr", noted),
+            e.pointer(self.soon, "ptr", offset),
         )
         with e.loop(begin, e.select(final, begin, stop), 1, sure=False) as step:
             entries = e.pointer(where, "ptr", (step - begin) * lines)

@@ -15,7 +15,7 @@ class Reduction:
     """The accumulators of one `Accumulate`: one per unrolled copy, and a wider one for long sums.
 
     The copies are emptied into the wider one, a double. No type is wider than a double, so a sum
-    of doubles is compensated: `lost` is the sum of its rounding errors.
+    of doubles is compensated: `error` is the sum of its rounding errors.
     """
 
     def __init__(
@@ -32,9 +32,9 @@ class Reduction:
         self.start = identity(spec.kind, dtype, emitter.constant, position)
         self.copies = [[emitter.variable(v.type, lanes) for v in self.start] for _ in range(copies)]
         self.wide = emitter.variable("double", lanes) if wide else None
-        self.lost = emitter.variable("double", lanes) if wide and dtype is torch.float64 else None
+        self.error = emitter.variable("double", lanes) if wide and dtype is torch.float64 else None
         self._reset()
-        for variable in (self.wide, self.lost):
+        for variable in (self.wide, self.error):
             if variable is not None:
                 variable.store(emitter.constant(0.0, "double"))
 
@@ -69,21 +69,21 @@ class Reduction:
         before, more = self.wide.load(), self.emitter.cast("fpext", self._merged()[0], "double")
         after = before + more
         self.wide.store(after)
-        if self.lost is not None:
+        if self.error is not None:
             added = after - before
             rounding_error = (before - (after - added)) + (more - added)
-            self.lost.store(self.lost.load() + rounding_error)
+            self.error.store(self.error.load() + rounding_error)
         self._reset()
 
     def _total(self) -> Value:
         """The sum in the wider accumulator."""
         assert self.wide is not None
         total = self.wide.load()
-        if self.lost is None:
+        if self.error is None:
             return total
-        lost = self.lost.load()
-        finite = self.emitter.compare("ord", lost, lost)
-        return total + self.emitter.select(finite, lost, 0.0)
+        error = self.error.load()
+        finite = self.emitter.compare("ord", error, error)
+        return total + self.emitter.select(finite, error, 0.0)
 
     def result(self, across_lanes: bool) -> Value:
         """The reduced value, of the type of `spec.dtype`."""

@@ -302,7 +302,7 @@ def import_triton() -> None:
 
 _FORMAT = 1  # of what is kept
 # Variables that decide what Triton makes.
-_ASKED = re.compile(r"(TRITON_(?!CACHE|HOME|DUMP)|LLVM_|MLIR_|NVPTX_|PTXAS_|AMDGCN_|DISABLE_)")
+_VARIABLE = re.compile(r"(TRITON_(?!CACHE|HOME|DUMP)|LLVM_|MLIR_|NVPTX_|PTXAS_|AMDGCN_|DISABLE_)")
 _binaries: dict[str, Binary] = {}  # by their keys
 
 
@@ -338,10 +338,10 @@ def _key(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> str:
     dtypes = []
     for p in kernel.parameters:
         dtypes.append(f"{p.dtype} {'given' if p.on_host else 'in memory'}")
-    asked = sorted(item for item in os.environ.items() if _ASKED.match(item[0]))
+    variables = sorted(item for item in os.environ.items() if _VARIABLE.match(item[0]))
     options = sorted(_options(kernel, gpu).items())
     form = len(kernel.sizes), kernel.short, kernel.constants
-    facts = (_FORMAT, text, dtypes, form, aligned, options, gpu, asked, compiler_digest())
+    facts = (_FORMAT, text, dtypes, form, aligned, options, gpu, variables, compiler_digest())
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

@@ -42,10 +42,10 @@ def with_cheaper_ops(stage: Stage) -> Stage:
             return False
         return all(u in cheaper or (_is_square(body[u]) and vanishes(u)) for u in users[k])
 
-    gone = {k for k, i in enumerate(body) if i.op == "tanh" and vanishes(k)}
+    vanishing = {k for k, i in enumerate(body) if i.op == "tanh" and vanishes(k)}
     instructions = list(body)
     for k, new in cheaper.items():
-        if _tanh_of(body[k], body) in gone:
+        if _tanh_of(body[k], body) in vanishing:
             instructions[k] = new
     return replace(stage, body=Body(tuple(instructions), ())).without_dead()
 

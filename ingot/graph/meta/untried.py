@@ -26,14 +26,14 @@ def unless_known(rule: Rule) -> Rule:
     real run tells more of the layout."""
 
     @wraps(rule)
-    def chosen(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    def wrapper(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
         tensors = tensors_in((args, kwargs))
         if has_symbols(args) or any(map(is_symbolic, tensors)) or not is_worth_probing(tensors):
             return rule(op, args, kwargs)
         return probe(op, args, kwargs)
 
-    KNOWN_TO_CPUS[chosen] = rule
-    return chosen
+    KNOWN_TO_CPUS[wrapper] = rule
+    return wrapper
 
 
 _DIFFERENTIATED_ALONE = ("self", "input", "self_or_result", "input_size", "input_sizes")

@@ -74,8 +74,8 @@ def _batched(graph: AtenGraph, node: Node) -> bool:
     with graph.graph.inserting_before(replaced):
         linear = add_call(graph.graph, aten.linear.default, tuple(args), replaced.meta)
     replaced.replace_all_uses_with(linear)
-    for gone in dict.fromkeys((replaced, node)):
-        graph.graph.erase_node(gone)
+    for old in dict.fromkeys((replaced, node)):
+        graph.graph.erase_node(old)
     return True
 
 

@@ -43,18 +43,18 @@ class _Match:
 
 
 def _match(node: Node) -> _Match | None:
-    chosen: Any = node.args[0]
+    operand: Any = node.args[0]
     dims: Any = node.args[1]
-    if fake_result(chosen).dtype != fake_result(node).dtype:
+    if fake_result(operand).dtype != fake_result(node).dtype:
         return None
     if len(dims) != 1 or len(node.args) < 3 or not node.args[2]:
         return None
-    if chosen.target is aten._to_copy.default and chosen.kwargs.get("dtype") is not None:
-        chosen = chosen.args[0]
-    if chosen.target is not aten.where.self:
+    if operand.target is aten._to_copy.default and operand.kwargs.get("dtype") is not None:
+        operand = operand.args[0]
+    if operand.target is not aten.where.self:
         return None
-    condition, x, zero = chosen.args
-    rank = fake_result(chosen).dim()
+    condition, x, zero = operand.args
+    rank = fake_result(operand).dim()
     if rank == 0:  # which may be summed along a dimension all the same
         return None
     dim = dims[0] % rank - rank

@@ -181,10 +181,10 @@ def elementwise(scalar: Scalar, operands: int, dtype: str = "result") -> Rule:
         if dtype == "summed":
             rest = tuple(_alpha(v, out.dtype) for v in rest)
             kwargs = {k: _alpha(v, out.dtype) for k, v in kwargs.items()}
-        chosen = functools.partial(scalar, **kwargs) if kwargs else scalar
+        function = functools.partial(scalar, **kwargs) if kwargs else scalar
         if rest:
-            chosen = _with_rest(chosen, rest)
-        return pointwise(lw, out, chosen, values, _computed_in(dtype, out, values))
+            function = _with_rest(function, rest)
+        return pointwise(lw, out, function, values, _computed_in(dtype, out, values))
 
     return rule
 

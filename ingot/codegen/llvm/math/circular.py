@@ -163,8 +163,8 @@ def asin(x: Value) -> Value:
     if x.type == "double":  # the rounding error of the root, which counts twice
         rest = rest + e.select(large, e.fma(-root, root, z) / at_least(root * 2.0, 1e-9), 0.0)
     high, low = QUARTER_TURN[x.type]
-    far, lost = fast_two_sum(e.constant(high, x.type), s * -2.0)
-    near, correction = e.select(large, far, s), e.fma(rest, -2.0, lost + low)
+    far, error = fast_two_sum(e.constant(high, x.type), s * -2.0)
+    near, correction = e.select(large, far, s), e.fma(rest, -2.0, error + low)
     return copysign(near + e.select(large, correction, rest), x)
 
 
