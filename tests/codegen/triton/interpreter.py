@@ -190,10 +190,10 @@ def planned_beside(
 
 
 def run(plan: Plan, inputs: list[torch.Tensor]) -> list[Any]:
-    return run_plan(plan, inputs, run_kernel, run_parts)
+    return run_plan(plan, inputs, run_kernel, run_horizontal)
 
 
-def run_parts(kernel: Kernel, parts: list[dict[str, torch.Tensor]], points: list[int]) -> None:
+def run_horizontal(kernel: Kernel, parts: list[dict[str, torch.Tensor]], points: list[int]) -> None:
     """One launch over several sets of arrays, with the table of them that the native core makes."""
     written = write_kernel(kernel)
     block = dict(written.constants)["XBLOCK"]

@@ -297,7 +297,7 @@ def test_a_launch_over_many_tensors_compiles(gpu: Gpu) -> None:
     plan = planned(update, *(torch.randn(k + 2) for k in range(20)))
     (step,) = steps(plan)
     compiled = compile_kernels([step], gpu)
-    assert len(step.parts) == 20 and compiled.written(step.kernel).table == 32
+    assert len(step.extents) == 20 and compiled.written(step.kernel).table == 32
     assert compiled.binary(step.kernel).image[:4] == b"\x7fELF"
 
 
