@@ -43,6 +43,27 @@ class Speed:
 
 
 @dataclass(frozen=True)
+class Splitting:
+    """When a kernel leaves cores idle, and how a reduction is split among them.
+
+    A kernel of fewer than `parallel_points` outer points leaves cores idle, which matters from
+    `serial_elements` elements on, on a GPU of one point. Reductions to fewer than `few_points`
+    results, over `long_reduction` elements in all, are split in at most `most_parts` parts of at
+    least `part` elements each; `columns` neighbouring results count as one where they are reduced
+    together. On a GPU, where a block of threads takes a part of one result, the parts of all are
+    counted.
+    """
+
+    parallel_points: int = 8
+    serial_elements: int = 1 << 16
+    few_points: int = 8
+    long_reduction: int = 1 << 17
+    part: int = 1 << 14
+    most_parts: int = 64
+    columns: int = 512
+
+
+@dataclass(frozen=True)
 class Target:
     """`device` is a device type of torch's.
 
@@ -58,13 +79,6 @@ class Target:
     its registers. `launch`: so many scalar operations take the device about as long as a launch
     does; 0 where nothing is computed again to save one. From `many_taps` elements of a depthwise
     convolution's windows on, its weight is laid side by side first.
-
-    A kernel of fewer than `parallel_points` outer points leaves cores idle, which matters from
-    `serial_elements` elements on, on a GPU of one point. Reductions to fewer than `few_points`
-    results, over `long_reduction` elements in all, are split in at most `most_parts` parts of at
-    least `part` elements each; `columns` neighbouring results count as one where they are reduced
-    together. On a GPU, where a block of threads takes a part of one result, the parts of all are
-    counted.
     """
 
     device: str
@@ -76,18 +90,12 @@ class Target:
     shares_launches: bool = True
     has_registers: bool = False
     launch: int = 0
-    parallel_points: int = 8
-    serial_elements: int = 1 << 16
-    few_points: int = 8
-    long_reduction: int = 1 << 17
-    part: int = 1 << 14
-    most_parts: int = 64
-    columns: int = 512
     # Measured on an H200 with windows of 3x3, us: 5.7 and 4.2 at 450 thousand points, 2.4 and 2.3
     # at 75 thousand.
     many_taps: int = 1 << 22
     shared_points: int = 1 << 20
     most_sharing: int = 512
+    splitting: Splitting = Splitting()
     blocking: Blocking = Blocking()
     speed: Speed = Speed()
 
@@ -105,11 +113,13 @@ GPU = Target(
     cost_of_joining=24,
     has_registers=True,
     launch=1 << 25,  # 1 us
-    parallel_points=256,
-    serial_elements=1 << 13,
-    few_points=256,
-    long_reduction=1 << 15,
-    part=1 << 12,
-    most_parts=1 << 10,
-    columns=128,
+    splitting=Splitting(
+        parallel_points=256,
+        serial_elements=1 << 13,
+        few_points=256,
+        long_reduction=1 << 15,
+        part=1 << 12,
+        most_parts=1 << 10,
+        columns=128,
+    ),
 )

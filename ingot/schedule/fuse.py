@@ -326,7 +326,7 @@ class _Fusion:
 
     def keeps_parallelism(self, first: Group, second: Group, points: Expr) -> bool:
         """Whether the fused kernel still has work for all cores, or is too small to need them."""
-        if estimate(points) >= self.target.parallel_points:
+        if estimate(points) >= self.target.splitting.parallel_points:
             return True
         if first.points == second.points == points:
             return True
@@ -336,7 +336,7 @@ class _Fusion:
                 most = max(most, estimate(Shape.of(m).total))
         # a block of threads for each point
         cores = estimate(points) if self.target.has_registers else 1
-        return most <= self.target.serial_elements * cores
+        return most <= self.target.splitting.serial_elements * cores
 
     # -- legal -------------------------------------------------------------------------------------
 
@@ -632,7 +632,8 @@ def _stays_cached(
     if not outer or not any(_lies_along(index, outer[-1]) for index in varying):
         return row <= CACHED_ELEMENTS
     return row * COLUMNS <= CACHED_ELEMENTS and (
-        points >= target.parallel_points * COLUMNS or points * row <= target.serial_elements
+        points >= target.splitting.parallel_points * COLUMNS
+        or points * row <= target.splitting.serial_elements
     )
 
 

@@ -107,20 +107,23 @@ def _in_place_of(old: Symbol, new: Symbol, loops: Sequence[Symbol]) -> tuple[Sym
 
 def _parts(node: Reduction, target: Target) -> int:
     """Into how many parts a reduction is split; 1 where it is not."""
+    splitting = target.splitting
     points, length = points_of(node.loops).constant, points_of(node.reduced).constant
     if node.kind.startswith("arg") or points is None or length is None:
         return 1
     independent = points
     if _reduces_columns(node):
         columns = node.loops[-1].extent.constant or 1
-        independent = points // columns * -(-columns // target.columns)
-    if independent >= target.few_points or points * length < target.long_reduction:
+        independent = points // columns * -(-columns // splitting.columns)
+    if independent >= splitting.few_points or points * length < splitting.long_reduction:
         return 1
     extent = _longest(node.reduced).extent.constant or 0
     each = 1
     if target.has_registers:
         each = independent
-    goal = min(target.most_parts // each, points * length // (target.part * each), length, extent)
+    goal = min(
+        splitting.most_parts // each, points * length // (splitting.part * each), length, extent
+    )
     if goal < 4:
         return 1
     even = []

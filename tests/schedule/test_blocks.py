@@ -77,7 +77,7 @@ def test_a_transposition_is_done_in_tiles() -> None:
 
 def test_few_long_rows_are_split() -> None:
     first, second = kernels(lambda x: x.sum(-1), torch.randn(4, 1 << 20))
-    assert first.points.constant == GPU.most_parts and second.points.constant == 4
+    assert first.points.constant == GPU.splitting.most_parts and second.points.constant == 4
 
 
 def test_few_short_rows_are_not_split() -> None:
@@ -91,7 +91,11 @@ def test_long_columns_are_split_and_summed_in_steps() -> None:
     first, second = kernels(lambda x: x.sum(0), torch.empty(16384, 3072, dtype=torch.bfloat16))
     blocks = choose_blocks(first)
     assert blocks.points == 128 and not blocks.persistent
-    assert GPU.most_parts // 2 <= (blocks.count(first).constant or 0) <= GPU.most_parts
+    assert (
+        GPU.splitting.most_parts // 2
+        <= (blocks.count(first).constant or 0)
+        <= GPU.splitting.most_parts
+    )
     assert second.points.constant == 3072 and choose_blocks(second).persistent
 
 
