@@ -162,7 +162,18 @@ class NumberValue(Value):
             return self.as_bool(session)
         if cls is float:
             return NumberValue(float, converted(session, self.tensor, torch.float64))
+        if cls is int and self._is_integral(session):
+            return NumberValue(int, converted(session, self.tensor, torch.int64))
         raise session.unsupported("number-in-tensor", f"{cls.__name__}() of {self.describe()}")
+
+    def _is_integral(self, session: Session) -> bool:
+        """Whether an int64 holds what int() gives of it, which the graph checks of a float."""
+        if self.cls is bool:
+            return True
+        if not session.graph.context.shapes.unbacked.enabled:
+            return False
+        size = call(session, abs, converted(session, self.tensor, torch.float64))
+        return call(session, operator.lt, size, ConstantValue(2.0**63)).require_truth(session, True)
 
     # -- alone -------------------------------------------------------------------------------------
 

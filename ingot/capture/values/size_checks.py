@@ -11,6 +11,7 @@ import torch
 from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Rule, Value
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.relations import RELATIONS, RelationValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.graph.unbacked import require_relation
@@ -43,6 +44,8 @@ def _checks(check: Callable[..., None]) -> Rule:
         condition = session.realize([*args, kwargs.get("cond", NONE)][0])
         if isinstance(condition, RelationValue):
             _require(session, condition)
+        elif isinstance(condition, NumberValue) and condition.require_truth(session, True):
+            pass
         elif not isinstance(condition, ConstantValue) or condition.object is not True:
             raise session.unsupported(
                 "size-check", f"torch.{check.__name__} of what is not known to be true"

@@ -54,6 +54,51 @@ def _new(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keyword
     return tensor.call_named(session, "new_empty", [TupleValue(sizes, tuple)], {})
 
 
+_OF_TYPE: dict[Any, torch.dtype] = {
+    torch.FloatTensor: torch.float32, torch.DoubleTensor: torch.float64,
+    torch.HalfTensor: torch.float16, torch.BFloat16Tensor: torch.bfloat16,
+    torch.ByteTensor: torch.uint8, torch.CharTensor: torch.int8, torch.ShortTensor: torch.int16,
+    torch.IntTensor: torch.int32, torch.LongTensor: torch.int64, torch.BoolTensor: torch.bool,
+}  # fmt: skip
+"""The types that make tensors of one dtype, on the CPU."""
+
+
+@means(torch.Tensor, how=How.INSTANCE)
+def _new_plain(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    if cls is not torch.Tensor:
+        raise session.unsupported("construction", f"a {cls.__qualname__} is made")
+    dtype = session.call_builtin(torch.get_default_dtype)
+    return _new_of_type(session, cls, dtype, args, kwargs)
+
+
+def _new_of_type(
+    session: Session, cls: Any, dtype: Value, args: Arguments, kwargs: Keywords
+) -> Value:
+    """A tensor of data in lists, or an empty one of sizes."""
+    values = list(map(session.realize, args))
+    types = [value.python_type() for value in values]
+    make: Any = None
+    if types in ([list], [tuple]):
+        make = torch.tensor
+    elif types == [torch.Size] or all(kind is int for kind in types):
+        make = torch.empty
+        values = values or [ConstantValue(0)]
+    if kwargs or make is None:
+        raise session.unsupported("construction", f"a {cls.__name__} is made of no lists or sizes")
+    options = {"dtype": dtype, "device": ConstantValue("cpu")}
+    return session.call(session.builtin(make), values, options)
+
+
+def _states_type(cls: Any, dtype: torch.dtype) -> None:
+    @means(cls, how=How.UNREALIZED)
+    def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        return _new_of_type(session, cls, ConstantValue(dtype), args, kwargs)
+
+
+for _cls, _dtype in _OF_TYPE.items():
+    _states_type(_cls, _dtype)
+
+
 def _tensor_of(session: Session, data: Value, kwargs: Keywords) -> Value | None:
     leaves: list[Value] = []
     shape = _gather(session, data, leaves)

@@ -393,7 +393,7 @@ WRAPPERS.update(dict.fromkeys((torch.finfo, torch.iinfo), wrap_as_constant))
 means_pure(torch.device, torch.finfo, torch.iinfo)
 
 
-@means(torch.Generator, torch.Tensor, how=How.INSTANCE)
+@means(torch.Generator, how=How.INSTANCE)
 def _refused_class(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     raise session.unsupported("construction", f"a {cls.__qualname__} is made")
 
