@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot import backward
+from ingot import backward, sharing
 from ingot.backends import fitted
 from ingot.capture import marks, size_marks
 from ingot.compiler import Compiler
@@ -233,6 +233,7 @@ def reset() -> None:
     """Forget everything compiled so far: each compiled callable starts over at its next call.
     Memory that was kept for further results goes back to the system."""
     backward.reset()
+    sharing.forget()
     for compiler in list(Compiler.alive):
         compiler.reset()
     _native.trim_heap()

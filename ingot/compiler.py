@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from ingot import sharing
 from ingot.backends import check_outputs, compile_with_backend
 from ingot.built import Built, CompiledGraph
 from ingot.capture import (
@@ -29,6 +30,8 @@ from ingot.capture import (
 from ingot.capture.facts import operations_are_watched
 from ingot.capture.guard_set import GuardSet, closest
 from ingot.capture.inner_calls import captured_by
+from ingot.capture.marks import why_disabled
+from ingot.capture.meanings import stated
 from ingot.capture.resume import resume_function
 from ingot.collection import paused_collection
 from ingot.compilation import Compilation
@@ -45,6 +48,7 @@ from ingot.options import Options
 from ingot.rules import hand_over
 from ingot.sequences import Args, Kwargs
 from ingot.serial import safe_point, serial
+from ingot.sharing import Compiled
 from ingot.stance import DEFAULT, current_stance
 from ingot.torch_private import ALL, why_off
 
@@ -74,6 +78,7 @@ class Compiler:
 
     alive: weakref.WeakSet[Compiler] = weakref.WeakSet()
     max_entries = MAX_ENTRIES
+    passes_function = True  # in the last slot, so that entries serve others of the same code
 
     def __init__(self, fn: Any, options: Options) -> None:
         self.fn = fn
@@ -81,13 +86,20 @@ class Compiler:
         self.compilations: list[Compilation] = []
         self.guards: list[GuardSet] = []  # of every entry, newest last
         self.entries: list[Entry] = []  # of the dispatcher, beside their guards
+        self.compiled: list[Compiled] = []  # what they are made of, kept alive for others
         self.sizes = SizePolicy(options)
         self.eager_calls = EagerCalls(self)
         self.continuations: dict[Chain, Continuation] = {}  # of graph breaks
         self.root: Compiler = self
-        self.dispatcher = Dispatcher(entry_function(fn), self.compile_and_run)
+        self.dispatcher = Dispatcher(entry_function(fn), self.compile_and_run, self.passes_function)
         self.hot_sizes = HotSizes(self)
         Compiler.alive.add(self)
+
+    @property
+    def function(self) -> Any:
+        """The Python function that the dispatcher runs."""
+        fn = self.dispatcher.fn
+        return getattr(fn, "__func__", fn)
 
     @staticmethod
     def of(fn: Any) -> Compiler | None:
@@ -105,6 +117,7 @@ class Compiler:
         self.compilations.clear()
         self.guards.clear()
         self.entries.clear()
+        self.compiled.clear()
         self.continuations.clear()
         self.sizes = SizePolicy(self.options)
         self.eager_calls.reset()
@@ -146,7 +159,7 @@ class Compiler:
         """Compile for the facts of a call, unless an entry holds for them. The program is run only
         where a graph was broken: what follows depends on it."""
         try:
-            slots = argument_slots(self.dispatcher.fn, args, kwargs)
+            slots = argument_slots(self.dispatcher.fn, args, kwargs, self.passes_function)
         except Unsupported:  # not a Python function: capture says so, and keeps the reason
             slots = ()
         if OFF is not None:
@@ -167,6 +180,8 @@ class Compiler:
                 return None, None, True
             if len(self.guards) >= self.max_entries:
                 return None, None, False
+            if self.passes_function and self._adopt(slots):
+                return None, None, True
             with undisturbed(), paused_collection():
                 return *self._compile(slots, args, kwargs), False
 
@@ -174,6 +189,8 @@ class Compiler:
         hand_over()
         compilation = self.new_compilation(self.difference(slots))
         self.sizes.observe(self.guards, self.entries, slots)
+        if self.passes_function:
+            self.sizes.observed |= sharing.changed_floats(self.options, slots)
         ladder = Ladder(
             self.sizes,
             compilation,
@@ -210,7 +227,7 @@ class Compiler:
         return Compilation(display_name(self.fn), self.where, recompiled)
 
     def capture(self, args: Args, kwargs: Kwargs, request: Request) -> Captured:
-        return capture_call(self.dispatcher.fn, args, kwargs, request)
+        return capture_call(self.dispatcher.fn, args, kwargs, request, self.passes_function)
 
     def continue_at(self, chain: Chain) -> Any:
         """The compiled callable that goes on where a graph was broken."""
@@ -241,19 +258,47 @@ class Compiler:
             from ingot.runtime.training import prepare_backward
 
             prepare_backward(target, [entry.target for entry in self.entries])
-        entry = self.dispatcher.add_entry(
+        report = self.compilations if captured.break_ is not None else []
+        compiled = Compiled(
+            self.options, self.function.__globals__, compilation, captured, target, replay, report
+        )
+        entry = self._make_entry(tree, compiled)
+        if not hot:
+            self._keep(entry, compiled)
+            if self.passes_function:
+                sharing.share(self.function.__code__, compiled)
+        return functools.partial(self._run_first, captured, target, replay)
+
+    def _make_entry(self, tree: GuardTree, compiled: Compiled) -> Entry:
+        captured, replay = compiled.captured, compiled.replay
+        return self.dispatcher.add_entry(  # type: ignore[no-any-return]
             tree,
-            target,
+            compiled.target,
             captured.residual,
             replays=replay.replays,
             handles=replay.handles,
             general=bool(captured.guards.symbols),
             generators=replay.generators,
         )
-        if not hot:
-            self.guards.append(captured.guards)
-            self.entries.append(entry)
-        return functools.partial(self._run_first, captured, target, replay)
+
+    def _keep(self, entry: Entry, compiled: Compiled) -> None:
+        self.guards.append(compiled.captured.guards)
+        self.entries.append(entry)
+        self.compiled.append(compiled)
+
+    def _adopt(self, slots: Args) -> bool:
+        """Has what was compiled for another function of this code serve a call; whether there is
+        such."""
+        compiled = None
+        if why_disabled(slots[-1]) is None:
+            compiled = sharing.find(self.options, slots)
+        if compiled is None:
+            return False
+        self._keep(self._make_entry(_tree_of(compiled.captured), compiled), compiled)
+        self.compilations.append(compiled.compilation)
+        if compiled.captured.break_ is not None:
+            self.compilations += [c for c in compiled.report if c.region is not None]
+        return True
 
     def _compile_graph(
         self, compilation: Compilation, captured: Captured, slots: Args
@@ -326,6 +371,7 @@ class Continuation(Compiler):
 
     kind = "continuation"
     max_entries = MAX_CONTINUATION_ENTRIES
+    passes_function = False  # which the state at the break has
 
     def __init__(self, root: Compiler, chain: Chain) -> None:
         super().__init__(resume_function(chain), root.options)
@@ -395,7 +441,7 @@ def _guard_tree(compilation: Compilation, captured: Captured, slots: Args) -> Gu
         captured.collect_shape_guards()  # those that later stages added
         captured.context.shapes.closed = True
         compilation.fixed_sizes += captured.fixed_marks()
-        tree = GuardTree(guards.native_spec([i.source for i in captured.inputs]))
+        tree = _tree_of(captured)
     # learns at once what a call looks like in which nothing has changed
     if tree.collect(slots) is None:
         failed = guards.check_python(slots)
@@ -403,6 +449,10 @@ def _guard_tree(compilation: Compilation, captured: Captured, slots: Args) -> Gu
             sentence = f"a fact changes while it is looked at: {failed.text}"
             raise unsupported("unstable-capture", sentence, failed.where)
     return tree
+
+
+def _tree_of(captured: Captured) -> GuardTree:
+    return GuardTree(captured.guards.native_spec([i.source for i in captured.inputs]))
 
 
 def _import_pipeline() -> Callable[..., CompiledGraph]:
@@ -449,13 +499,15 @@ def may_fail_at(aten: AtenGraph) -> str | None:
 def entry_function(fn: Any) -> Any:
     """The Python function, or bound method of one, whose call is a call of `fn`. It is the
     `__call__` of a module or another object, and a function around what is called in C (a
-    `functools.partial`, a built-in)."""
-    if isinstance(fn, FunctionType) or (
-        isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType)
+    `functools.partial`, a built-in), or has a meaning that is stated."""
+    if (
+        isinstance(fn, FunctionType)
+        and stated(fn) is None
+        or (isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType))
     ):
         return fn
     call = type(fn).__call__
-    if isinstance(call, FunctionType):
+    if not isinstance(fn, FunctionType) and isinstance(call, FunctionType):
         return call.__get__(fn)
 
     def called(*args: Any, **kwargs: Any) -> Any:

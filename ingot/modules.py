@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -22,8 +23,31 @@ from ingot.options import Options
 def compiled_module(module: torch.nn.Module, compiler: Compiler) -> torch.nn.Module:
     """An object that is `module` in every respect but that calling it runs the compiled code."""
     dispatcher = compiler.dispatcher
-    members = {"__ingot_dispatcher__": dispatcher}
+    members = {
+        "__ingot_dispatcher__": dispatcher,
+        "forward": _CompiledForward(module, compiler.options),
+    }
     return _called_by(module, staticmethod(dispatcher), _recompile, compiler.options, members)
+
+
+class _CompiledForward:
+    """`forward` of a compiled module, which is compiled too. What an instance has of that name
+    comes first."""
+
+    def __init__(self, module: torch.nn.Module, options: Options) -> None:
+        self._module, self._options = module, options
+        self._compiled: dict[Any, Any] = {}  # by the function that the class has
+
+    def __get__(self, wrapper: Any, owner: type) -> Any:
+        forward = type(self._module).forward
+        if wrapper is None:
+            return forward
+        bound = forward.__get__(self._module)
+        if not isinstance(forward, FunctionType):
+            return bound
+        if forward not in self._compiled:
+            self._compiled[forward] = Compiler(bound, self._options).dispatcher
+        return self._compiled[forward]
 
 
 def disabled_module(module: torch.nn.Module, reason: str) -> torch.nn.Module:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ingot import sharing
 from ingot.native import _native
 from ingot.rules import hand_over
 from tests.long import leave_sweeps
@@ -45,6 +46,12 @@ def no_internal_error(request: pytest.FixtureRequest) -> Iterator[None]:
         log.removeHandler(errors)
     if errors.texts and request.node.get_closest_marker("internal_error") is None:
         pytest.fail("\n".join(errors.texts), pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_shared() -> None:
+    """A test compiles for itself what others have compiled, whatever ran before it."""
+    sharing.forget()
 
 
 class _Errors(logging.Handler):

@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 
 import ingot
+from ingot import sharing
 from tests.oracle import tensors_in
 
 HUNG = 120  # seconds
@@ -110,7 +111,8 @@ def expected_of(programs: Iterable[Callable[..., Any]]) -> dict[Any, list[torch.
 
 
 def fresh(program: Callable[..., Any]) -> Callable[..., Any]:
-    """It compiled anew."""
+    """It compiled anew, whatever was compiled of its code."""
+    sharing.forget()
     return ingot.compile(program)
 
 

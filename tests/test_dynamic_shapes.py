@@ -64,6 +64,7 @@ def test_sizes_that_stay_for_many_calls_are_compiled_for():
     found = counts(tracked, *[(4, 6)] * (1 + STABLE), (7, 6), (9, 6), (9, 8), (3, 5))
     assert found == [1] + [0] * STABLE + [1, 0, 1, 0]
     assert symbols(tracked) == {"x.shape[0]", "x.shape[1]"}
+    ingot.reset()
     counts(tracked := Tracked(softmax_of_sum), *[(4, 6)] * (1 + STABLE), (7, 6))
     assert symbols(tracked) == {"x.shape[0]"}
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import ingot
 from tests.tracked import Tracked
 
 X = torch.linspace(-1, 2, 8)
@@ -38,6 +39,7 @@ def test_a_branch_on_a_tensor() -> None:
         return x * b
 
     for first, second in ((X, -X), (-X, X)):
+        ingot.reset()
         tracked = Tracked(toy)
         tracked(X, first)
         assert graphs(tracked) == 2

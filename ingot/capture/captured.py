@@ -29,7 +29,7 @@ from ingot.capture.recorder import GraphRecorder
 from ingot.capture.residual import Recipe, Residual, called
 from ingot.capture.results import Results
 from ingot.capture.session import Session, Stop
-from ingot.capture.sources import ArgSource, ConstSource
+from ingot.capture.sources import ArgSource, CalledSource, ConstSource, Source
 from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
@@ -105,9 +105,13 @@ def entry(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
     )
 
 
-def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The slots that ArgSource counts: parameters in the order of `co_varnames` (a bound self
-    first), *args a tuple, **kwargs a dict.
+def argument_slots(
+    fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], passes_function: bool = False
+) -> tuple[Any, ...]:
+    """The slots that ArgSource counts, in the order of `co_varnames`.
+
+    A bound self comes first, *args is a tuple, **kwargs a dict. The function itself is last, if it
+    is passed.
 
     Raises TypeError as the call itself would.
     """
@@ -138,6 +142,8 @@ def argument_slots(fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
         slots.append(surplus)
     if takes_kwargs:
         slots.append(further)
+    if passes_function:
+        slots.append(function)
     return tuple(slots)
 
 
@@ -167,9 +173,16 @@ with."""
 
 
 def capture_call(
-    fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any], request: Request
+    fn: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    request: Request,
+    passes_function: bool = False,
 ) -> Captured:
     """Captures the call `fn(*args, **kwargs)` without running it, to its end or to a graph break.
+
+    The guards hold for other functions of the same code, if the function is passed in the last
+    slot.
 
     Raises Unsupported, with the user's line and the guards gathered so far (`error.guards`), for
     what cannot be captured at all.
@@ -178,9 +191,12 @@ def capture_call(
     def enter(session: Session) -> tuple[list[InterpreterFrame], Value | None]:
         function, _ = entry(fn)
         marks.refuse_disabled(function)
-        root = FunctionValue.outside(session, function, ConstSource(function))
         names = function.__code__.co_varnames
         slots = argument_slots(fn, args, kwargs)
+        source: Source = ConstSource(function)
+        if passes_function:
+            source = CalledSource(len(slots), function.__qualname__)
+        root = FunctionValue.outside(session, function, source)
         values = []
         for i, slot in enumerate(slots):
             values.append(session.wrap(slot, ArgSource(i, names[i])))

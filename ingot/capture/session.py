@@ -23,6 +23,7 @@ from ingot.capture.sources import (
     ArgSource,
     AttrSource,
     BuiltinSource,
+    CalledSource,
     ConstSource,
     DerivedSource,
     GlobalSource,
@@ -329,7 +330,8 @@ class Session(Semantics, Reading):
         """Whether a value is found in an argument of the call, but not in a module: no parameter,
         and no variable from around the function."""
         owners = list(source.owners())
-        if not isinstance([source, *owners][-1], ArgSource):
+        root = [source, *owners][-1]
+        if not isinstance(root, ArgSource) or isinstance(root, CalledSource):
             return False
         for value in map(self._by_source.get, owners):
             if isinstance(getattr(value, "object", None), torch.nn.Module):

@@ -128,6 +128,11 @@ class ArgSource(Source):
 
 
 @_source
+class CalledSource(ArgSource):
+    """The compiled function itself, where it is passed in a slot."""
+
+
+@_source
 class ConstSource(Source):
     """An object that is reachable without a path (a class, a module, the compiled function): it is
     held, and never changes."""

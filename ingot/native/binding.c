@@ -6,7 +6,7 @@ static PyObject **names_of(const IngotSignature *signature) {
     return ((PyTupleObject *)signature->names)->ob_item;
 }
 
-int ingot_signature_init(IngotSignature *signature, PyObject *function) {
+int ingot_signature_init(IngotSignature *signature, PyObject *function, bool passes_function) {
     if (!PyFunction_Check(function)) {
         PyErr_Format(PyExc_TypeError, "expected a Python function or a bound method of one, got %R",
                      function);
@@ -26,9 +26,10 @@ int ingot_signature_init(IngotSignature *signature, PyObject *function) {
         .keyword_only = code->co_kwonlyargcount,
         .has_args = (code->co_flags & CO_VARARGS) != 0,
         .has_kwargs = (code->co_flags & CO_VARKEYWORDS) != 0,
+        .passes_function = passes_function,
     };
     signature->slots = signature->positional + signature->keyword_only + signature->has_args +
-                       signature->has_kwargs;
+                       signature->has_kwargs + signature->passes_function;
     return 0;
 }
 
@@ -42,7 +43,7 @@ int ingot_signature_refresh(IngotSignature *signature) {
     if (PyFunction_GET_CODE(signature->function) == signature->code)
         return 0;
     PyObject *function = Py_NewRef(signature->function);
-    int status = ingot_signature_init(signature, function);
+    int status = ingot_signature_init(signature, function, signature->passes_function);
     Py_DECREF(function);
     return status;
 }
@@ -90,7 +91,7 @@ static int bind_keywords(const IngotSignature *signature, PyObject *const *value
     if (signature->has_kwargs) {
         if ((extra = PyDict_New()) == NULL)
             return -1;
-        slots[signature->slots - 1] = extra;
+        slots[signature->positional + signature->keyword_only + signature->has_args] = extra;
     }
     Py_ssize_t count = names == NULL ? 0 : PyTuple_GET_SIZE(names);
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -140,6 +141,8 @@ int ingot_bind(const IngotSignature *signature, PyObject *first, PyObject *const
         status = bind_keywords(signature, args + positional, names, slots);
     if (status == 1)
         status = bind_defaults(signature, slots);
+    if (signature->passes_function)
+        slots[signature->slots - 1] = Py_NewRef(signature->function);
     if (status != 1)
         for (Py_ssize_t i = 0; i < signature->slots; i++)
             Py_CLEAR(slots[i]);

@@ -434,9 +434,11 @@ static int adopt_names(PyObject *dispatcher, PyObject *fn) {
 }
 
 static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"fn", "on_miss", NULL};
+    static char *names[] = {"fn", "on_miss", "passes_function", NULL};
     PyObject *fn, *on_miss;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:Dispatcher", names, &fn, &on_miss))
+    int passes_function = false;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|p:Dispatcher", names, &fn, &on_miss,
+                                     &passes_function))
         return NULL;
     Dispatcher *dispatcher = (Dispatcher *)type->tp_alloc(type, 0);
     if (dispatcher == NULL)
@@ -448,8 +450,8 @@ static PyObject *dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kw
     dispatcher->self = is_method ? Py_NewRef(PyMethod_GET_SELF(fn)) : NULL;
     dispatcher->entries = PyTuple_New(0);
     if (dispatcher->entries == NULL ||
-        ingot_signature_init(&dispatcher->signature, is_method ? PyMethod_GET_FUNCTION(fn) : fn) <
-            0 ||
+        ingot_signature_init(&dispatcher->signature, is_method ? PyMethod_GET_FUNCTION(fn) : fn,
+                             passes_function) < 0 ||
         adopt_names((PyObject *)dispatcher, fn) < 0)
         Py_CLEAR(dispatcher);
     return (PyObject *)dispatcher;
@@ -661,12 +663,14 @@ static PyGetSetDef dispatcher_getset[] = {
 
 static PyTypeObject Dispatcher_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.Dispatcher",
-    .tp_doc = "Dispatcher(fn, on_miss): a compiled function. A call runs the first entry whose "
-              "facts hold, else\n"
-              "on_miss(slots, args, kwargs), which is to compile, add an entry, and return the "
-              "result. `fn` is a "
-              "Python function or a\n"
-              "bound method of one. It stands in a class as a function does.",
+    .tp_doc =
+        "Dispatcher(fn, on_miss, passes_function=False): a compiled function. A call runs the "
+        "first entry whose facts hold, else\n"
+        "on_miss(slots, args, kwargs), which is to compile, add an entry, and return the "
+        "result. `fn` is a "
+        "Python function or a\n"
+        "bound method of one; the last slot holds the function if it is passed. It stands in a "
+        "class as a function does.",
     .tp_basicsize = sizeof(Dispatcher),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
                 Py_TPFLAGS_METHOD_DESCRIPTOR,

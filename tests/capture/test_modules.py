@@ -296,7 +296,7 @@ def test_batch_norm_of_a_cumulative_average(dtype: torch.dtype) -> None:
             results.append((y.detach(), own.grad))
         assert_near(*results, rtol=1e-4, atol=1e-4)
     assert_near(list(module.state_dict().values()), list(eager.state_dict().values()))
-    compiler = Compiler.of(compiled.forward) or Compiler.of(compiled)
+    compiler = Compiler.of(compiled)
     assert compiler is not None
     assert len(compiler.compilations) == 1
     compiled.eval()

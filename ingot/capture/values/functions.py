@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.bytecode import VERSION, Program
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import INLINE, How, Meaning, meaning_of_code, stated
-from ingot.capture.sources import CellSource, ConstSource, FunctionFieldSource, ItemSource, Source
+from ingot.capture.sources import (
+    CalledSource,
+    CellSource,
+    ConstSource,
+    FunctionFieldSource,
+    ItemSource,
+    Source,
+)
 from ingot.capture.values.base import (
     NULL,
     Arguments,
@@ -101,7 +108,7 @@ class FunctionValue(OutsideOrMade):
         else:
             session.guard(FunctionFieldSource(source, "__code__"), Kind.IDENTITY, function.__code__)
             # a function's globals are fixed, another function's may differ
-            if not isinstance(source, ConstSource):
+            if not isinstance(source, (CalledSource, ConstSource)):
                 session.guard(
                     FunctionFieldSource(source, "__globals__"), Kind.IDENTITY, function.__globals__
                 )
