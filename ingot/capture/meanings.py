@@ -104,11 +104,15 @@ def means_pure(*objects: Any) -> None:
 
 
 def stated(object_: Any) -> Meaning | None:
-    """The meaning that is stated for an object itself; an unhashable one has none."""
+    """The meaning that is stated for an object itself, or for a function by its name; an unhashable
+    one has none."""
     try:
-        return MEANINGS.get(object_)
+        meaning = MEANINGS.get(object_)
     except TypeError:
         return None
+    if meaning is None and isinstance(object_, FunctionType):
+        return MEANINGS.get(f"{object_.__module__}.{object_.__name__}")
+    return meaning
 
 
 def meaning_of(object_: Any) -> Meaning:
@@ -116,8 +120,6 @@ def meaning_of(object_: Any) -> Meaning:
     if (meaning := stated(object_)) is not None:
         return meaning
     if isinstance(object_, FunctionType):
-        if (meaning := MEANINGS.get(f"{object_.__module__}.{object_.__name__}")) is not None:
-            return meaning
         if (original := torch_calls.wrapped_by_dynamo(object_)) is not None:
             return Meaning(How.REPLACED, original)
         if reason := torch_calls.why_not_captured(object_):

@@ -1,7 +1,7 @@
 """Imports the modules that nobody asks for by name: they add rows to tables of instructions, values
 and functions."""
 
-from ingot.capture import handlers, itertools_polyfills  # noqa: F401
+from ingot.capture import control_flow, handlers, itertools_polyfills  # noqa: F401
 from ingot.capture.values import (  # noqa: F401
     arrays,
     autograd_functions,
@@ -13,6 +13,7 @@ from ingot.capture.values import (  # noqa: F401
     copies,
     deferred,
     differentiation,
+    flex_attention,
     foreach,
     generators,
     instances,

@@ -15,6 +15,7 @@ import torch
 from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, Value, positions
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.flex_attention import item_at_tensors
 from ingot.capture.values.numbers import NumberValue, call, method
 from ingot.capture.values.sequences import SliceValue, TupleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue, fakes_in
@@ -115,6 +116,8 @@ def _getitem(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value | None:
     key = session.realize(args[0])
+    if (mapped := item_at_tensors(session, tensor, key)) is not None:
+        return mapped
     if isinstance(key, TupleValue):
         keys = key.items
     else:

@@ -1,0 +1,78 @@
+"""torch.cond and its kin: what they give is what eager gives; what depends on Python numbers alone,
+and the loops of map and scan, are one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._higher_order_ops import scan, while_loop
+from torch._higher_order_ops.map import map as map_over
+
+import ingot
+
+X = torch.arange(4.0) + 0.5
+
+WHOLE: dict[str, Callable[[Tensor], Any]] = {
+    "cond on a size": lambda x: torch.cond(
+        x.shape[0] > 2, lambda x: x + 1, lambda x: x - 1, (x,)
+    ),
+    "while_loop": lambda x: while_loop(
+        lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x)
+    ),
+    "while_loop that never runs": lambda x: while_loop(
+        lambda i, x: i < -1, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x)
+    ),
+    "scan": lambda x: scan(lambda c, x: (c + x, c * x), torch.zeros(()), x),
+    "scan, reversed": lambda x: scan(
+        lambda c, x: (c + x, c * x), torch.zeros(4), x.repeat(4, 1).tril(), reverse=True
+    ),
+    "scan of trees": lambda x: scan(
+        lambda c, x: ({"sum": c["sum"] + x["u"]}, [c["sum"] * x["u"]]),
+        {"sum": torch.zeros(())},
+        {"u": x},
+    ),
+    "map": lambda x: map_over(lambda row: row * 2, x[:, None]),
+    "map of trees": lambda x: map_over(
+        lambda rows, k: (rows[0] * 2 + k, rows[1] * 1),
+        [x[:, None].clone(), x.clone()],
+        x[0].clone(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_one_graph(name: str) -> None:
+    torch.testing.assert_close(ingot.compile(WHOLE[name], fullgraph=True)(X), WHOLE[name](X))
+
+
+def choose(x: Tensor) -> Tensor:
+    y = x * 2
+    return torch.cond(y.sum() > 0, lambda y: y + 1, lambda y: y - 1, (y,)) * 3
+
+
+def double_until_large(x: Tensor) -> Any:
+    return while_loop(lambda x: x.sum() < 100, lambda x: (x * 2,), (x,))
+
+
+def scan_columns(x: Tensor) -> Any:
+    rows = x.repeat(4, 1).tril()
+    return scan(lambda c, x: (c + x, c * x), torch.zeros(4), rows, dim=1)
+
+
+@pytest.mark.parametrize("function", [choose, double_until_large, scan_columns])
+def test_other_calls_break_the_graph(function: Callable[[Tensor], Any]) -> None:
+    compiled = ingot.compile(function)
+    for x in (X, X * 3, X * 200):
+        torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_gradients_of_the_branch_that_is_taken() -> None:
+    compiled = ingot.compile(choose)
+    for x in (X, -X):
+        given = x.clone().requires_grad_()
+        compiled(given).sum().backward()
+        torch.testing.assert_close(given.grad, torch.full((4,), 6.0))
