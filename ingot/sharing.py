@@ -16,9 +16,12 @@ from inspect import CO_NESTED
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ingot.capture import Captured
 from ingot.capture.facts import is_plain_constant
 from ingot.capture.guards import Kind
+from ingot.capture.size_marks import marks_of
 from ingot.capture.sources import ConstSource
 from ingot.compilation import Compilation
 from ingot.options import Options
@@ -73,11 +76,17 @@ def find(options: Options, slots: Args) -> Compiled | None:
     general = None
     for compiled in _alike(options, slots[-1]):
         guards = compiled.captured.guards
-        if guards.check_python(slots) is None:
+        if guards.check_python(slots) is None and not _are_marked(compiled.captured, slots):
             if not guards.symbols:
                 return compiled
             general = compiled
     return general
+
+
+def _are_marked(captured: Captured, slots: Args) -> bool:
+    """Whether something is said of the sizes of a graph's inputs, which compiling them is for."""
+    inputs = [i.source.load(slots) for i in captured.inputs]
+    return any(isinstance(value, torch.Tensor) and marks_of(value) for value in inputs)
 
 
 def changed_floats(options: Options, slots: Args) -> frozenset[Any]:

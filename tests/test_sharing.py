@@ -239,6 +239,16 @@ def test_a_disabled_function_of_the_same_code() -> None:
     assert [c.skipped is None for c in compilations([disabled])] == [False]
 
 
+def test_marked_sizes_are_compiled_for() -> None:
+    ingot.compile(global_function)(X)
+    x = torch.randn(4, 8)
+    ingot.mark_dynamic(x, 0)
+    marked = ingot.compile(global_function)
+    assert_near(marked(x), global_function(x))
+    (compilation,) = compilations([marked])
+    assert {size.name for size in compilation.captured.guards.symbols.values()} == {"x.shape[0]"}
+
+
 def test_reset_forgets_what_is_shared() -> None:
     first = ingot.compile(global_function)
     first(X)
