@@ -296,8 +296,9 @@ class Compiler:
             return False
         self._keep(self._make_entry(_tree_of(compiled.captured), compiled), compiled)
         self.compilations.append(compiled.compilation)
-        if compiled.captured.break_ is not None:
-            self.compilations += [c for c in compiled.report if c.region is not None]
+        for behind_break in compiled.report:
+            if behind_break.region is not None:
+                self.compilations.append(behind_break)
         return True
 
     def _compile_graph(

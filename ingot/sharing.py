@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from inspect import CO_NESTED
+from operator import attrgetter
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -85,8 +86,11 @@ def find(options: Options, slots: Args) -> Compiled | None:
 
 def _are_marked(captured: Captured, slots: Args) -> bool:
     """Whether something is said of the sizes of a graph's inputs, which compiling them is for."""
-    inputs = [i.source.load(slots) for i in captured.inputs]
-    return any(isinstance(value, torch.Tensor) and marks_of(value) for value in inputs)
+    for graph_input in captured.inputs:
+        value = graph_input.source.load(slots)
+        if isinstance(value, torch.Tensor) and marks_of(value):
+            return True
+    return False
 
 
 def changed_floats(options: Options, slots: Args) -> frozenset[Any]:
@@ -114,7 +118,7 @@ def forget() -> None:
 
 def _held(captured: Captured) -> Iterator[Any]:
     """The objects that the guards and inputs of a graph hold."""
-    sources = [i.source for i in captured.inputs]
+    sources = list(map(attrgetter("source"), captured.inputs))
     for guard in captured.guards:
         if guard.kind is Kind.IDENTITY:
             yield guard.data

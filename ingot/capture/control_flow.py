@@ -8,6 +8,7 @@ is compiled when it is taken.
 from __future__ import annotations
 
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from ingot.capture.meanings import How, means
 from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.functions import FunctionValue
-from ingot.torch_private import tree_flatten, tree_map, tree_unflatten
+from ingot.torch_private import tree_leaves, tree_map, tree_map_only
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -38,29 +39,27 @@ def while_loop(cond_fn: Any, body_fn: Any, carried_inputs: Any) -> Any:
         carried, runs = body_fn(*carried), True
     if runs:
         return carried
-    return tuple([c.clone() if isinstance(c, torch.Tensor) else c for c in carried])
+    return tree_map_only(torch.Tensor, torch.clone, tuple(carried))
 
 
 @_replaces("torch._higher_order_ops.map.map")
 def map_(f: Any, xs: Any, *args: Any) -> Any:
-    leaves, spec = tree_flatten(xs)
     results = []
-    for k in range(leaves[0].shape[0]):
-        results.append(f(tree_unflatten([leaf[k] for leaf in leaves], spec), *args))
+    for k in range(tree_leaves(xs)[0].shape[0]):
+        results.append(f(tree_map(itemgetter(k), xs), *args))
     return tree_map(lambda *slices: torch.stack(slices), *results)
 
 
 def _scan(
     combine_fn: Any, init: Any, xs: Any, *, dim: int = 0, reverse: bool = False
 ) -> tuple[Any, Any]:
-    leaves, spec = tree_flatten(xs)
+    leaves = tree_leaves(xs)
     if not leaves:
         return init, []
     count, carry, outputs = leaves[0].shape[0], init, []
     for k in range(count):
         place = count - 1 - k if reverse else k
-        slices = [leaf[place] for leaf in leaves]
-        carry, output = combine_fn(carry, tree_unflatten(slices, spec))
+        carry, output = combine_fn(carry, tree_map(itemgetter(place), xs))
         outputs.append(output)
     if reverse:
         outputs.reverse()

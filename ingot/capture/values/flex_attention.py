@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -87,7 +88,7 @@ def _attention(
     if query.dtype is torch.float64:
         wide = torch.float64
     scores = query.to(wide) @ key.to(wide).transpose(-2, -1) * scale
-    indices = [torch.arange(size, device=query.device) for size in scores.shape]
+    indices = list(map(partial(torch.arange, device=query.device), scores.shape))
     _set_index_tensors(True)
     if score_mod is not None:
         mapped = torch.vmap(score_mod, (0, None, None, None, 0))
@@ -142,17 +143,20 @@ def _flex_attention(session: Session, args: Arguments, kwargs: Keywords) -> Valu
 
 def _takes(session: Session, arguments: Keywords) -> bool:
     """Whether eager takes tensors of these sizes, with a mask of their lengths."""
-    fakes = []
+    fakes, kinds = [], set()
     for name in ("query", "key", "value"):
         tensor = arguments.get(name, NONE)
         if not isinstance(tensor, TensorValue) or tensor.fake.dim() != 4:
             return False
         fakes.append(tensor.fake)
+        kinds.add((tensor.fake.dtype, tensor.fake.device))
     query, key, value = fakes
     device = query.device
-    if len({(fake.dtype, fake.device) for fake in fakes}) != 1:
-        return False
-    if not query.dtype.is_floating_point or torch.is_autocast_enabled(device.type):
+    if (
+        len(kinds) != 1
+        or not query.dtype.is_floating_point
+        or torch.is_autocast_enabled(device.type)
+    ):
         return False
     if key.shape[:3] != value.shape[:3] or query.shape[3] != key.shape[3]:
         return False

@@ -5,6 +5,7 @@ The graph fills each in, so that no entry is compiled for its value."""
 from __future__ import annotations
 
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,11 +77,11 @@ def _new_of_type(
 ) -> Value:
     """A tensor of data in lists, or an empty one of sizes."""
     values = list(map(session.realize, args))
-    types = [value.python_type() for value in values]
+    types = list(map(methodcaller("python_type"), values))
     make: Any = None
     if types in ([list], [tuple]):
         make = torch.tensor
-    elif types == [torch.Size] or all(kind is int for kind in types):
+    elif types == [torch.Size] or set(types) <= {int}:
         make = torch.empty
         values = values or [ConstantValue(0)]
     if kwargs or make is None:
