@@ -2,8 +2,8 @@
 made anew, methods of other instances.
 
 In: a call that no entry of a compiler fits. Out: what was compiled for another function of the same
-code, with the same options, if its guards hold for the call. Nothing here keeps a user's object
-alive.
+code, with the same options, if its guards hold for the call. What outlives its function holds no
+object of the user's but the globals of a module.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ them apart."""
 
 _recent: deque[Compiled] = deque(maxlen=RECENT)
 """The newest of closures: they outlive the one that they were compiled for, as the next is made
-anew. They hold nothing of the user's."""
+anew."""
 
 
 def share(code: CodeType, compiled: Compiled) -> None:

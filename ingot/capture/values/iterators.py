@@ -182,7 +182,10 @@ class OutsideTextIterator(_LooksAhead, SequenceIterator):
 def _rest_of_text(iterator: Any) -> str | bytes:
     """What an iterator over a string or bytes has left."""
     _, (text,), *position = iterator.__reduce__()
-    return _builtin_base(text).__getitem__(text, slice(position[0], None)) if position else ""  # type: ignore[no-any-return]
+    if not position:
+        return ""
+    base: Any = _builtin_base(text)
+    return base.__getitem__(text, slice(position[0], None))  # type: ignore[no-any-return]
 
 
 wraps(*map(type, map(iter, ("a", "\xe4", b"a"))), guards=Kind.TYPE)(wrapper_of(OutsideTextIterator))
