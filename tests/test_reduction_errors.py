@@ -221,3 +221,23 @@ SCATTERS: dict[str, Callable[..., Tensor]] = {
 @pytest.mark.parametrize("name", SCATTERS)
 def test_sums_at_places(name: str) -> None:
     assert_as_good(SCATTERS[name], torch.rand(400, 20), _places(400, 5))
+
+
+OF_ZEROS: dict[str, Function] = {
+    "sum": lambda x, dims: x.sum(dims),
+    "mean": lambda x, dims: x.mean(dims),
+    "nansum": lambda x, dims: x.nansum(dims),
+    "of products": lambda x, dims: (x * 2).sum(dims, keepdim=True),
+    "in float64": lambda x, dims: x.sum(dims, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("name", OF_ZEROS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", [(1, 3), (3, 1), (2, 3), (1, 1), (64, 3), (3, 64)], ids=str)
+def test_a_sum_begins_at_zero(shape: Dims, dtype: torch.dtype, name: str) -> None:
+    """It is never -0.0, also of single elements."""
+    x = torch.full(shape, -0.0, dtype=dtype)
+    for dims in ((0,), (1,), (0, 1)):
+        ours = ingot.compile(OF_ZEROS[name])(x, dims)
+        assert torch.equal(ours.signbit(), OF_ZEROS[name](x, dims).signbit()), dims

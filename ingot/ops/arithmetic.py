@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ingot.graph import geometry
 from ingot.graph.checks import overflows
 from ingot.graph.decompositions import quotient, rounded_once, widened
 from ingot.graph.meta.basis import by_look, fresh
@@ -492,17 +493,17 @@ _SCALES_EXACTLY = math.isfinite(
 
 
 def power_of_two_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
-    """ldexp: the product with a power of 2, which is contiguous where it is of the default
-    dtype."""
+    """ldexp: the product with a power of 2, which eager makes contiguous for an `x` of float32 and
+    of whole numbers."""
     x, exponent = args
     if is_scaled_exactly(x, exponent):
         return pointwise_meta(op, args, kwargs)
-    if (
-        not (exponent.is_floating_point() or exponent.is_complex())
-        or exponent.dtype is torch.get_default_dtype()
-    ):
-        exponent = fresh(exponent.shape, exponent.dtype)
-    return pointwise_meta(op, (x, exponent), kwargs)
+    dtype, strides = exponent.dtype, None
+    if not (dtype.is_floating_point or dtype.is_complex):
+        dtype = torch.get_default_dtype()
+    if x.dtype is not torch.float32 and (x.is_floating_point() or x.is_complex()):
+        strides = geometry.preserved(exponent)
+    return pointwise_meta(aten.mul.Tensor, (x, fresh(exponent.shape, dtype, strides)), kwargs)
 
 
 def angle_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:

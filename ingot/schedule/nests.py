@@ -218,6 +218,11 @@ def _without_reducing(node: Reduction) -> Pointwise:
     elif node.kind.startswith("arg"):  # the element may lie where an index is checked
         zero = Instruction.constant(0, node.dtype)
         body = Body((*body.instructions, zero), (len(body.instructions),))
+    elif node.kind == "sum" and node.dtype.is_floating_point:
+        # it begins at 0.0: the sum of -0.0 is 0.0
+        zero, end = Instruction.constant(0.0, node.dtype), len(body.instructions)
+        added = Instruction("add", (*body.results, end), node.dtype)
+        body = Body((*body.instructions, zero, added), (end + 1,))
     return Pointwise(node.name, node.origin, node.loops, body, node.target, node.index)
 
 

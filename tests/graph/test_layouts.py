@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from ingot.graph import meta
+from ingot.graph.schemas import is_pointwise
 
 aten = torch.ops.aten
 
@@ -79,3 +81,46 @@ def _metas(tree: Any) -> Any:
     if isinstance(tree, torch.Tensor):
         return torch.empty_strided(tree.shape, tree.stride(), dtype=tree.dtype, device="meta")
     return type(tree)(map(_metas, tree)) if isinstance(tree, (list, tuple)) else tree
+
+
+def spread(dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    """Tensors that broadcast to 6 x 5: expanded along each dimension, columns dense, plain, and of
+    rank 0."""
+    yield torch.ones(6, 1).to(dtype).expand(6, 5)
+    yield torch.ones(5).to(dtype).expand(6, 5)
+    yield torch.ones(5, 6).to(dtype).t()
+    yield torch.ones(6, 5).to(dtype)
+    yield torch.ones(()).to(dtype)
+
+
+DTYPES = torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32, torch.float64
+OF_TENSORS = []
+for name in dir(aten):
+    packet = getattr(aten, name)
+    for overload in packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else ():
+        op = getattr(packet, overload)
+        needed = [str(a.type) for a in op._schema.arguments if not a.has_default_value()]
+        if is_pointwise(op) and not op._schema.is_mutable and set(needed) <= {"Tensor", "number"}:
+            if needed.count("Tensor") in (2, 3):
+                OF_TENSORS.append((op, needed))
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("op, needed", OF_TENSORS, ids=lambda v: str(v) if callable(v) else "")
+def test_strides_where_dtypes_are_mixed(op: Any, needed: list[str]) -> None:
+    """What a CPU casts it copies, and a copy of an expanded tensor has an order of its own."""
+    tensors = needed.count("Tensor")
+    tried = 0
+    for dtypes in itertools.product(DTYPES if tensors == 2 else DTYPES[::2], repeat=tensors):
+        for operands in itertools.product(*map(spread, dtypes)):
+            rest = iter(operands)
+            args = [next(rest) if kind == "Tensor" else 1 for kind in needed]
+            try:
+                real = op(*args)
+            except (RuntimeError, NotImplementedError):
+                continue  # of these dtypes
+            fake = meta.rule_for(op)(op, _metas(args), {})
+            layouts = [(t.dtype, t.stride()) for t in operands]
+            assert (real.dtype, real.stride()) == (fake.dtype, fake.stride()), layouts
+            tried += 1
+    assert tried > 5

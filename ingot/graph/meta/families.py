@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ingot.graph import geometry
 from ingot.graph.meta.basis import by_look, fresh, has_symbols, tensors_in
-from ingot.graph.meta.trials import dtype_of, kinds
+from ingot.graph.meta.trials import dtype_of, is_copied, kinds
 from ingot.graph.schemas import arguments_of, bind
 from ingot.graph.symbolic_views import is_symbolic, view_symbolically
 from ingot.sequences import Args, Kwargs
@@ -22,22 +22,35 @@ _MOST_RESULTS = 1 << 14
 
 @by_look
 def pointwise_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
+    """The rule of pointwise ops, on a CPU."""
+    return _pointwise_meta(op, args, kwargs, copies=True)
+
+
+@by_look
+def pointwise_meta_on_gpus(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
+    """The same where kernels cast what they read."""
+    return _pointwise_meta(op, args, kwargs, copies=False)
+
+
+def _pointwise_meta(op: OpOverload, args: Args, kwargs: Kwargs, copies: bool) -> Tensor:
     """The geometry of each call is kept: a program has many that are alike."""
     operands = tensors_in(args)
     if kwargs:
         operands += tensors_in(kwargs)
     if any(map(is_symbolic, operands)):
-        return fresh(*_pointwise(op, args, kwargs, operands))
-    key = kinds(op, args, kwargs), *[(t.shape, t.stride()) for t in operands]
+        return fresh(*_pointwise(op, args, kwargs, operands, copies))
+    key = kinds(op, args, kwargs), copies, *[(t.shape, t.stride()) for t in operands]
     result = _results.get(key)
     if result is None:
         if len(_results) >= _MOST_RESULTS:
             _results.clear()
-        result = _results[key] = _pointwise(op, args, kwargs, operands)
+        result = _results[key] = _pointwise(op, args, kwargs, operands, copies)
     return fresh(*result)
 
 
-def _pointwise(op: OpOverload, args: Args, kwargs: Kwargs, operands: list[Tensor]) -> Any:
+def _pointwise(
+    op: OpOverload, args: Args, kwargs: Kwargs, operands: list[Tensor], copies: bool
+) -> Any:
     """Sizes, dtype and strides of the result."""
     first = operands[0]
     if len(operands) == 1:
@@ -45,9 +58,13 @@ def _pointwise(op: OpOverload, args: Args, kwargs: Kwargs, operands: list[Tensor
     else:
         shape = geometry.broadcast(*[t.shape for t in operands])
     with_number = len(operands) == 1 and len(args) > 1 and arguments_of(op)[1][0] == "other"
-    order = operands
+    order = list(operands)
+    if copies and len(operands) > 1:
+        for k, t in enumerate(operands):
+            if geometry.is_expanded(t) and is_copied(op, args, kwargs, t):
+                order[k] = fresh(t.shape, t.dtype, geometry.preserved(t))
     if op in geometry.LAST_FIRST:
-        order = operands[::-1]
+        order.reverse()
     return shape, dtype_of(op, args, kwargs), geometry.elementwise(shape, order, with_number)
 
 

@@ -36,6 +36,8 @@ def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
     if device != "cpu" and op in RULES_ON_GPUS:
         return RULES_ON_GPUS[op]
     known = RULES.get(op)
+    if known is None and is_pointwise(op):
+        known = pointwise_meta
     if known is not None:
         if device == "cpu":
             return known
@@ -43,8 +45,6 @@ def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
     # torch 2.11 has no tag there
     if torch.Tag.dynamic_output_shape in op.tags or op is aten._unique.default:
         return data_dependent
-    if is_pointwise(op):
-        return pointwise_meta
     if not runs_on_cpu(op):
         return torchs_own
     if name.endswith("_backward"):

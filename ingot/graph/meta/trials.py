@@ -5,6 +5,7 @@ tensors of the real sizes."""
 from __future__ import annotations
 
 import math
+import warnings
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ _WORTH_STANDING_IN = 1 << 16
 # numbers that types hold
 _LARGEST = (127, 255, 32767, 65504, 2**31 - 1, torch.finfo(torch.float32).max)
 _dtypes: dict[Any, tuple[torch.dtype, ...]] = {}
+_copied: dict[Any, bool] = {}
 
 
 def _key(value: Any) -> Any:
@@ -74,21 +76,52 @@ def dtype_of(op: OpOverload, args: Args, kwargs: Kwargs) -> torch.dtype:
     return dtypes(op, args, kwargs)[0]
 
 
+def is_copied(op: OpOverload, args: Args, kwargs: Kwargs, operand: Tensor) -> bool:
+    """Whether a CPU casts an operand of a pointwise op before it asks how the operands lie.
+
+    A cast copies, and the copy of an expanded tensor has an order of its own. It is tried out with
+    the operand expanded, and with dense columns of those that are asked after it: they decide the
+    layout of the result, unless the operand is a copy.
+    """
+    position = [*map(id, tensors_in((args, kwargs)))].index(id(operand))
+    key = kinds(op, args, kwargs), position
+    if key not in _copied:
+        _copied[key] = _is_copied(op, args, kwargs, operand)
+    return _copied[key]
+
+
+def _is_copied(op: OpOverload, args: Args, kwargs: Kwargs, operand: Tensor) -> bool:
+    is_reached = op in geometry.LAST_FIRST
+
+    def laid(t: Tensor) -> Tensor:
+        nonlocal is_reached
+        if t is operand:
+            is_reached = not is_reached
+            return torch.ones((2, 1), dtype=t.dtype).expand(2, 3)
+        if not t.dim():
+            return torch.ones((), dtype=t.dtype)
+        if is_reached:
+            return torch.ones((3, 2), dtype=t.dtype).t()
+        return torch.ones((1, 1), dtype=t.dtype)  # asked earlier, it has no order
+
+    try:
+        args, kwargs = map_tensors(laid, args), map_tensors(laid, _on_cpu(kwargs))
+        with warnings.catch_warnings(action="ignore"):  # ldexp's, of its own result
+            return bool(op(*map_leaves(_concrete, args), **kwargs).is_contiguous())
+    except _REFUSALS:
+        return False
+
+
 def _run_small(op: OpOverload, args: Args, kwargs: Kwargs, extent: int) -> Any:
     _refuse_effects(op)
 
     def small(t: Tensor) -> Tensor:
         return torch.ones((extent,) * t.dim(), dtype=t.dtype, device="cpu")
 
-    def concrete(value: Any) -> Any:
-        if isinstance(value, (torch.SymInt, torch.SymFloat)):
-            return 1
-        return value
-
     kwargs = _on_cpu(kwargs)
     try:
         with _undrawn(op):
-            concrete_args = map_leaves(concrete, map_tensors(small, args))
+            concrete_args = map_leaves(_concrete, map_tensors(small, args))
             return op(*concrete_args, **map_tensors(small, kwargs))
     except _REFUSALS as error:
         if extent and first_line(error) == "ZeroDivisionError":  # of an element; there may be none
@@ -98,6 +131,10 @@ def _run_small(op: OpOverload, args: Args, kwargs: Kwargs, extent: int) -> Any:
         raise EagerRaises(
             f"{op} does not take these arguments in eager: {first_line(error)}"
         ) from error
+
+
+def _concrete(value: Any) -> Any:
+    return 1 if isinstance(value, (torch.SymInt, torch.SymFloat)) else value
 
 
 _REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError)

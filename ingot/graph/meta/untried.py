@@ -11,6 +11,7 @@ from torch import Tensor
 from ingot.errors import unsupported
 from ingot.graph import geometry
 from ingot.graph.meta.basis import Rule, all_at_hand, fresh, has_symbols, tensors_in
+from ingot.graph.meta.families import pointwise_meta, pointwise_meta_on_gpus
 from ingot.graph.meta.trials import is_worth_probing, probe, tried_out
 from ingot.graph.nodes import results_of
 from ingot.graph.schemas import bind
@@ -18,7 +19,8 @@ from ingot.graph.symbolic_views import is_symbolic
 from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload
 
-KNOWN_TO_CPUS: dict[Rule, Rule] = {}  # what a CPU may try out: the rule that does without
+# the rule of a CPU: that of other devices
+KNOWN_TO_CPUS: dict[Rule, Rule] = {pointwise_meta: pointwise_meta_on_gpus}
 
 
 def unless_known(rule: Rule) -> Rule:
