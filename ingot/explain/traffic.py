@@ -51,7 +51,12 @@ def kernel_bytes(kernel: Kernel, parameters: Mapping[str, Buffer], sizes: Sizes)
     whole = kernel.product
     if whole is not None:
         loops = (*kernel.loops, *whole.rows, *whole.columns, *whole.reduced)
-        for access in (whole.left, whole.right):
+        accesses = [whole.left, whole.right]
+        if whole.weights is not None:
+            for p in whole.weights.products:
+                loops += (p.depth,)
+            accesses += whole.weights.accesses
+        for access in accesses:
             loads[access.buffer][access.index] = varying(access.index, loops, sizes)
     return touched(loads, parameters, sizes), touched(stores, parameters, sizes)
 

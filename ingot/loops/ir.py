@@ -12,13 +12,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol
 from ingot.loops.folds import FOLDS_OF
 from ingot.loops.spaces import address_of
+
+if TYPE_CHECKING:
+    from ingot.loops.weights import Weights
 
 
 class Fault(NamedTuple):
@@ -425,6 +428,9 @@ class Contraction(Node):
     a matrix product has one, a convolution one for each axis of the window before that over
     channels. Products and sums are of `dtype`, that of both operands and of the target. Sums are
     taken in blocks, in an order that depends on the sizes alone.
+
+    With `weights`, which take the place of the left operand, there is one row loop and one reduced
+    loop, operands may be halves, and the weights are rounded to the dtype of the right one.
     """
 
     batch: tuple[Symbol, ...]
@@ -436,6 +442,7 @@ class Contraction(Node):
     target: str
     index: Expr
     dtype: torch.dtype
+    weights: Weights | None = None
 
     @property
     def loops(self) -> tuple[Symbol, ...]:
@@ -443,9 +450,13 @@ class Contraction(Node):
         return self.batch + self.rows + self.columns
 
     def reads(self) -> set[str]:
+        if self.weights is not None:
+            return {self.right.buffer} | self.weights.reads
         return {self.left.buffer, self.right.buffer}
 
     def writes(self) -> tuple[str, ...]:
+        if self.weights is not None:
+            return (self.target, *self.weights.writes)
         return (self.target,)
 
 

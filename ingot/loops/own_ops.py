@@ -3,9 +3,12 @@ several."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from ingot.loops.scores import decode, run
 from ingot.torch_private import aten
 
 _library = torch.library.Library("ingot", "DEF")
@@ -51,3 +54,67 @@ def _attention(
 _library.impl("attention", _attention, "CPU")
 
 attention = torch.ops.ingot.attention.default
+
+_library.define(
+    "scored_attention(Tensor query, Tensor key, Tensor value, Tensor[] captured, str score, "
+    "bool zero_rows) -> (Tensor, Tensor)"
+)
+_library.define(
+    "scored_product(Tensor[] operands, Tensor other, Tensor[] captured, str weight, bool by_keys, "
+    "bool zero_rows) -> Tensor"
+)
+
+
+def _scored_attention(
+    query: Tensor, key: Tensor, value: Tensor, captured: list[Tensor], score: str, zero_rows: bool
+) -> tuple[Tensor, Tensor]:
+    """softmax(score(query @ key)) @ value for (batch, row, column) tensors.
+
+    `key` has a column for each key. The second result are the logarithms of the sums of the
+    exponentials of scores, (batch, row, 1) in float32. The product is in float32, the softmax goes
+    over the last dimension, and its weights are rounded to the dtype of `value`. `score` are steps
+    (`loops.scores`), which give a tensor of as many elements. A row of nothing but -inf gives NaN,
+    or zero with `zero_rows`, of which the logarithm is zero.
+    """
+    product = torch.bmm(query.float(), key.float())
+    scores = _stepped(score, [product], captured).reshape(product.shape)
+    logarithms = scores.logsumexp(-1, keepdim=True)
+    softmax = torch.softmax
+    if zero_rows:
+        softmax = aten._safe_softmax
+        logarithms = torch.where(logarithms == -math.inf, 0, logarithms)
+    return torch.bmm(softmax(scores, -1).to(value.dtype), value), logarithms
+
+
+def _scored_product(
+    operands: list[Tensor], other: Tensor, captured: list[Tensor], weight: str, by_keys: bool,
+    zero_rows: bool,
+) -> Tensor:  # fmt: skip
+    """weight(a @ b, c @ d) @ other in float32, where a, b, c and d are the operands.
+
+    There may be two of them alone. `weight` are steps that give (batch, row, key), whose last two
+    dimensions are swapped if the result is `by_keys`. `zero_rows` says that they give zero where
+    what the first product goes into is -inf.
+    """
+    products = []
+    for left, right in zip(operands[::2], operands[1::2]):
+        products.append(torch.bmm(left.float(), right.float()))
+    weights = _stepped(weight, products, captured).reshape(products[0].shape)
+    if by_keys:
+        weights = weights.mT
+    return torch.bmm(weights.float(), other.float())
+
+
+def _stepped(text: str, products: list[Tensor], captured: list[Tensor]) -> Tensor:
+    result: Tensor = run(
+        decode(text), [*products, *captured], lambda step, args, kwargs: step.op(*args, **kwargs)
+    )
+    return result
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("scored_attention", _scored_attention, _device)
+    _library.impl("scored_product", _scored_product, _device)
+
+scored_attention = torch.ops.ingot.scored_attention.default
+scored_product = torch.ops.ingot.scored_product.default

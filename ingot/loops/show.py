@@ -10,6 +10,7 @@ import torch
 
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import (
+    Access,
     Attention,
     AttentionBackward,
     Body,
@@ -80,10 +81,16 @@ def show_node(node: Node, graph: LoopGraph) -> list[str]:
     if isinstance(node, AttentionBackward):
         return [*lines, f"  {_attention_backward(node)}"]
     if isinstance(node, Contraction):
-        left = f"{node.left.buffer}[{node.left.index}]"
-        right = f"{node.right.buffer}[{node.right.index}]"
+        left, right = _place(node.left), _place(node.right)
         around = "; ".join(map(_loops, filter(None, (node.batch, node.rows, node.columns))))
         lines.append(f"  for {around}: contract {_loops(node.reduced)}:")
+        if node.weights is not None:
+            for p in node.weights.products:
+                terms = f"{_place(p.left)} * {_place(p.right)}"
+                lines.append(f"    {p.name} = sum over {_loops((p.depth,))} of {terms}")
+            verb = "softmax of" if node.weights.softmax else ""
+            lines += _body_lines(node.weights.body, f"weight = {verb}".rstrip())
+            left = "weight"
         return [*lines, f"    {node.target}[{node.index}] = sum {left} * {right}"]
     if isinstance(node, Pointwise):
         lines.append(f"  for {_loops(node.loops)}:")
@@ -125,6 +132,10 @@ def show_instruction(i: Instruction) -> str:
     if i.op in _INFIX:
         return f"{args[0]} {_INFIX[i.op]} {args[1]}"
     return f"{i.op}({', '.join(args)})"
+
+
+def _place(access: Access) -> str:
+    return f"{access.buffer}[{access.index}]"
 
 
 def _loops(loops: Sequence[Symbol]) -> str:

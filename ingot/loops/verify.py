@@ -189,16 +189,26 @@ class _Check:
             "right": (node.right, (*node.batch, *node.columns, *node.reduced)),
             "target": (Access(node.target, node.index), node.loops),
         }
+        weights = node.weights
+        if weights is not None:
+            del accesses["left"]
+            for p in weights.products:
+                accesses[f"{p.name} left"] = (p.left, (*node.batch, *node.rows, p.depth))
+                accesses[f"{p.name} right"] = (p.right, (*node.batch, *node.reduced, p.depth))
+            if weights.logarithms is not None:
+                accesses["logarithms"] = (weights.logarithms, (*node.batch, *node.rows))
+            points = {*node.batch, *node.rows, *node.reduced}
+            self.body(weights.body, points | self.sizes, empty)
         for name, (access, own) in accesses.items():
             buffer = self.graph.buffers[access.buffer]
             unknown = access.index.symbols - {*self.sizes, *own}
             self.require(not unknown, f"the {name} index has unknown symbols {unknown}")
             self.require(
-                access.index.linear(own) is not None,
+                access.index.linear(own) is not None or weights is not None,
                 f"the {name} index {access.index} is not linear",
             )
             self.require(
-                buffer.dtype is node.dtype,
+                buffer.dtype is node.dtype or weights is not None,
                 f"the {name} {buffer.name} holds {buffer.dtype}, not {node.dtype}",
             )
             if not empty:

@@ -15,8 +15,8 @@ from ingot.torch_private import OpOverload
 _NAMES = (
     "activations arithmetic attention conversions convolution convolution_backward creation "
     "functions indexing logic losses norms pooling products random rearranging recurrent "
-    "reductions resampling resampling_backward sampling scans scatters searching softmax special "
-    "views"
+    "reductions resampling resampling_backward sampling scans scatters scored_attention "
+    "searching softmax special views"
 )
 FAMILIES = tuple([import_module(f"ingot.ops.{name}") for name in _NAMES.split()])
 

@@ -19,6 +19,7 @@ from ingot.loops.ir import (
     Visit,
 )
 from ingot.loops.spaces import extents_of, points_of
+from ingot.schedule.attention_tiles import tiling_of_attention
 from ingot.schedule.build import StageDraft, accessed, kernel_name, loaded_by, parameters_of
 from ingot.schedule.epilogue import Prologues
 from ingot.schedule.kernel import Kernel, Parameter, Product, Stage, Store, Tiling, ceil_div
@@ -96,6 +97,12 @@ def _canonical_kernel(
 
     batch, rows = renamed("o", node.batch), renamed("m", node.rows)
     columns, reduced = renamed("n", node.columns), renamed("k", node.reduced)
+    weights = node.weights
+    depths = {}
+    if weights is not None:
+        for k, p in enumerate(weights.products):
+            (depths[p.depth],) = renamed(f"d{k}_", (p.depth,))
+        tiling = tiling_of_attention(node, buffers)
     parameters, names = _parameters(node, stage, prologues, buffers)
 
     def operand(access: Access, prologue: Pointwise | None) -> tuple[Access, Body | None]:
@@ -107,9 +114,11 @@ def _canonical_kernel(
     stage = stage.with_buffers(names.__getitem__).substitute(loops, rows + columns)
     left, left_body = operand(node.left, prologues[0])
     right, right_body = operand(node.right, prologues[1])
+    if weights is not None:
+        weights = weights.with_buffers(names.__getitem__).substitute(loops, depths)
     whole = Product(
         SUM, rows, columns, reduced, left, right, node.dtype, 0, 0,
-        tiling=tiling, prologues=(left_body, right_body),
+        tiling=tiling, prologues=(left_body, right_body), weights=weights,
     )  # fmt: skip
     kernel = Kernel(
         kernel_name(origin),
@@ -134,11 +143,16 @@ def _parameters(
         else:
             read += loaded_by(prologue.body)
     loaded, stored = accessed(stage)
+    if node.weights is not None:
+        for access in node.weights.accesses:
+            read.append(access.buffer)
+        read += loaded_by(node.weights.body)
+        stored = [*stored, *node.weights.writes]
     read += loaded
     names: dict[str, str] = {}
     for name in read + stored:
         names.setdefault(name, f"p{len(names)}")
-    return parameters_of(names, read, stored, buffers), names
+    return parameters_of(names, read, stored, buffers, node.weights is not None), names
 
 
 def _in_blocks(whole: Product, batch: Sequence[Symbol]) -> Product:

@@ -30,6 +30,8 @@ def canonical_contraction(node: Contraction) -> Contraction:
     merged."""
     left, right, index = node.left.index, node.right.index, node.index
     substitution: dict[Symbol, Expr] = {}
+    if node.weights is not None:
+        return node
 
     for loop in (*node.loops, *node.reduced):
         if loop.extent is ONE:

@@ -19,6 +19,7 @@ from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Access, Body, BodyBuilder, Instruction, Origin, Visit
 from ingot.loops.spaces import points_of
 from ingot.loops.target import Blocking
+from ingot.loops.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class Product:
     block copies its rows of the left operand, adjacent in memory. On a GPU there is a `tiling`;
     operands may be halves, whose products are summed in float32, which is then `dtype`. There an
     operand may be computed as it is read: `prologues` are the bodies of the left and the right one,
-    over the same loops.
+    over the same loops. With `weights` the left operand is the query of attention.
     """
 
     name: str
@@ -202,6 +203,7 @@ class Product:
     copies: bool = False
     tiling: Tiling | None = None
     prologues: tuple[Body | None, Body | None] = (None, None)
+    weights: Weights | None = None
 
     @property
     def row_blocks(self) -> Expr:

@@ -205,7 +205,8 @@ def _renamed_compute(node: ComputeNode, final: Any) -> ComputeNode:
 def _renamed_contraction(node: Contraction, final: Any) -> Contraction:
     left = replace(node.left, buffer=final(node.left.buffer))
     right = replace(node.right, buffer=final(node.right.buffer))
-    return replace(node, left=left, right=right, target=final(node.target))
+    weights = node.weights and node.weights.with_buffers(final)
+    return replace(node, left=left, right=right, target=final(node.target), weights=weights)
 
 
 def renamed_library(node: Library, final: Any) -> Library:

@@ -42,7 +42,7 @@ def split_reductions(
     graph = replace(graph, buffers=dict(graph.buffers))
     result: list[Node] = []
     for node in nodes:
-        if isinstance(node, Contraction):
+        if isinstance(node, Contraction) and node.weights is None:
             result += _split_product(node, graph)
         elif is_plain_reduction(node):
             result += _split(node, graph, target)

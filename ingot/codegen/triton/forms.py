@@ -80,7 +80,14 @@ def fits_short(kernel: Kernel, slack: int) -> bool:
     if kernel.product is not None:
         if not all(map(_is_short, (kernel.product.left.index, kernel.product.right.index))):
             return False
-        for body in kernel.product.prologues:
+        bodies = [*kernel.product.prologues]
+        weights = kernel.product.weights
+        if weights is not None:
+            for access in weights.accesses:
+                if not _is_short(access.index):
+                    return False
+            bodies.append(weights.body)
+        for body in bodies:
             if body is not None:
                 stages.append(Stage((), body))
     return all(_is_short(e) for stage in stages for e in _indices(stage))

@@ -82,8 +82,11 @@ def write_kernel(
     """
     kernel = replace(kernel, stages=tuple(map(with_cheaper_ops, kernel.stages)))
     if kernel.product is not None:
+        from ingot.codegen.triton.attention import write_attention
         from ingot.codegen.triton.product import write_product
 
+        if kernel.product.weights is not None:
+            return write_attention(kernel)
         return write_product(kernel)
     form = form or general_form(kernel)
     if not form.blocks.persistent:

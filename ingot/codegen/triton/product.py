@@ -27,11 +27,12 @@ def write_product(kernel: Kernel) -> TritonKernel:
     if tiling is None:
         raise CompilerBug("codegen", "a product without a tiling", kernel.name, kernel.origin.where)
     blocks = Blocks(tiling.columns, tiling.depth, tiling.rows, warps=tiling.warps)
-    return _ProductWriter(kernel, blocks, fits_short(kernel, blocks.slack)).write()
+    return ProductWriter(kernel, blocks, fits_short(kernel, blocks.slack)).write()
 
 
-class _ProductWriter(Writer):
-    """Axes are `y`, the rows, `x`, the columns, and `r`, the steps of the reduction.
+class ProductWriter(Writer):
+    """Axes are `y`, the rows, `x`, the columns, and `r`, the steps of the reduction; `d` and `e`
+    are those of inner products.
 
     `order` are the two axes of what is being computed.
     """
@@ -52,7 +53,7 @@ class _ProductWriter(Writer):
         return self.kernel.points
 
     def shape(self, axes: frozenset[str]) -> str:  # type: ignore[override]
-        sizes = {"y": "YBLOCK", "x": "XBLOCK", "r": "RBLOCK"}
+        sizes = {axis: f"{axis.upper()}BLOCK" for axis in "yxrde"}
         return f"[{', '.join(sizes[axis] if axis in axes else '1' for axis in self.order)}]"
 
     def outer(self) -> None:
@@ -70,6 +71,7 @@ class _ProductWriter(Writer):
             self.line(f"block = block % {down * across}")
             self.split("z", "", self.kernel.loops)
         y, x = self.place(down, across)
+        self.first_row = y.removesuffix(" + ") or "0"
         self.line(f"y = {y}{self.wide('tl.arange(0, YBLOCK)')}[:, None]")
         self.line(f"x = {x}{self.wide('tl.arange(0, XBLOCK)')}[None, :]")
         self.extent_mask("y", _points(self.product.rows), self.tiling.rows)
@@ -135,8 +137,14 @@ class _ProductWriter(Writer):
             return self.computed(body, axes)
         pointer = self.pointer(access.buffer, self.index(access.index), axes)
         mask = with_mask(self.joined_mask(order), ", other=0")
-        (dtype,) = (p.dtype for p in self.kernel.parameters if p.name == access.buffer)
-        return self.fresh(f"tl.load({pointer}{mask})", axes).text, dtype
+        return self.fresh(f"tl.load({pointer}{mask})", axes).text, self.dtype_of(access)
+
+    def dtype_of(self, access: Access) -> torch.dtype:
+        """The dtype of what is accessed."""
+        for p in self.kernel.parameters:
+            if p.name == access.buffer:
+                return p.dtype
+        raise CompilerBug("codegen", "an operand is no parameter", access.buffer)
 
     def computed(self, body: Body, axes: frozenset[str]) -> tuple[str, torch.dtype]:
         """A tile of an operand that is computed as it is read, zero behind the reduction's end."""

@@ -49,12 +49,12 @@ _NUMBERS = {aten.full.default: 1, aten.scalar_tensor.default: 0}  # the position
 def recognize_attention(graph: AtenGraph) -> None:
     """Replace each written-out attention in float32, of sizes that are known."""
     for node in list(graph.graph.nodes):
-        softmax = _softmax_input(node)
+        softmax = softmax_input(node)
         if softmax is not None:
             _Match(graph, node, *softmax).replace()
 
 
-def _softmax_input(node: Node) -> tuple[Node, bool] | None:
+def softmax_input(node: Node) -> tuple[Node, bool] | None:
     """(x, whether a row of -inf gives zeros) where the node is softmax(x, -1) of nothing else's
     use."""
     if node.target is aten._safe_softmax.default and _is_last(node, node.args[1]):

@@ -71,6 +71,7 @@ class Lowering:
         self.used: tuple[bool, ...] = (True,)  # which results of the ATen node have a user
         self.may_raise = False  # whether the ATen node raises errors for what its tensors hold
         self.returned = False  # whether the graph returns the ATen node's result
+        self.repeats = False  # whether values are computed anew wherever they are read
         # of input buffers: where they start in their tensor's storage
         self.storage_offsets: dict[str, Expr] = {}
         # images with margins that are in memory, by what they are made of
@@ -177,6 +178,8 @@ class Lowering:
     def share(self, value: LoopTensor) -> LoopTensor:
         """`value`, in memory if it is worth more than computing it again at each use."""
         root = value.root
+        if self.repeats:
+            return value
         if root.buffer is None and (root.heavy or root.joins or root.cost > CHEAP_TO_REPEAT):
             self.realize_root(value)
         return value

@@ -30,7 +30,8 @@ from ingot.loops.lowering.values import (
     stored,
     view_of,
 )
-from ingot.loops.side_effects import acts
+from ingot.loops.own_ops import scored_attention, scored_product
+from ingot.loops.side_effects import acts, has_effect
 from ingot.loops.sides import moves, on_host
 from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.loops.target import CPU, Target
@@ -67,6 +68,7 @@ class _Walk:
         self.lw = lw
         self.sides = lw.target, lw.supported
         self.hosts = on_host(aten.graph)
+        self.repeated = _repeated(aten.graph)
         self.values: dict[torch.fx.Node, Any] = {}
         self.lw.graph.symbols += [(symbol, *place) for symbol, place in aten.symbols.items()]
         # one value each
@@ -94,7 +96,9 @@ class _Walk:
             self.stand_beside(node)
             if self.unchecked and acts(node.target):
                 self.check_all()
+            self.lw.repeats = node in self.repeated
             self.values[node] = self.call(node)
+            self.lw.repeats = False
             self.check(node)
             if self.hosts and any(
                 (user in self.hosts) != (node in self.hosts) for user in node.users
@@ -485,6 +489,28 @@ def _owner(node: torch.fx.Node) -> torch.fx.Node:
     while node.target is aten._unsafe_view.default or getattr(node.target, "is_view", False):
         node = node.args[0]  # type: ignore[assignment]
     return node
+
+
+def _repeated(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """What only the scores of attention are made of: they compute it wherever they read it."""
+    result: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if not node.users or has_effect(node.target):
+            continue
+        for user in node.users:
+            if user not in result and node not in _captured(user):
+                break
+        else:
+            result.add(node)
+    return result
+
+
+def _captured(node: torch.fx.Node) -> Any:
+    if node.target is scored_attention:
+        return node.args[3]
+    if node.target is scored_product:
+        return node.args[2]
+    return ()
 
 
 def _surrounds(user: torch.fx.Node, node: torch.fx.Node) -> bool:

@@ -1,0 +1,480 @@
+"""Attention whose scores are changed in ways of the program's own, on a GPU.
+
+What is recognized is two batched products with a softmax between them, and in a joint graph their
+gradients. Between them may be any pointwise ops and views, which go along as steps; nothing of the
+size of the scores is then in memory. Where such a value has another use, all stays as it is.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from itertools import filterfalse
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ingot.graph import geometry
+from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.fakes import FakeTensor, new_fake
+from ingot.graph.nodes import add_call, ancestors, fake_result, reached_from
+from ingot.graph.passes.attention import softmax_input
+from ingot.graph.passes.linear import swaps_dims
+from ingot.graph.schemas import is_pointwise, is_random
+from ingot.loops.own_ops import scored_attention, scored_product
+from ingot.loops.scores import Step, Value, encode
+from ingot.sequences import map_leaves
+from ingot.torch_private import aten
+
+# their results hold the elements of the argument, in its order where both are contiguous
+_VIEWS = {
+    aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.unsqueeze.default,
+    aten.squeeze.dim, aten.clone.default,
+}  # fmt: skip
+_TURNS = (aten.transpose.int, aten.permute.default)
+_HALVES = (torch.float16, torch.bfloat16)
+MOST_STEPS = 64  # a score is computed anew for each block of keys
+WIDEST = 256  # elements of a head
+
+
+def recognize_scores(graph: AtenGraph, device: str = "cuda") -> None:
+    """Replace each attention over halves, of sizes that are known, whose scores are in float32."""
+    for node in list(graph.graph.nodes):
+        if node.target is not aten._safe_softmax.default and not _may_end_softmax(node):
+            continue
+        value = _static(node)
+        if value is None or value.device.type != device or value.dtype is not torch.float32:
+            continue
+        found = _scores(node)
+        if found is not None:
+            _Attention(graph, node, *found).replace()
+
+
+def _may_end_softmax(node: Node) -> bool:
+    return node.target in (aten.div.Tensor, aten.mul.Tensor)
+
+
+def _scores(node: Node) -> tuple[Node, bool] | None:
+    """(the scores, whether a row of -inf gives zeros) where a node is their softmax."""
+    if node.target is aten._safe_softmax.default:
+        scores = node.args[0]
+        if isinstance(scores, Node) and node.args[1] in (-1, fake_result(node).dim() - 1):
+            return scores, True
+        return None
+    return softmax_input(node)
+
+
+def _static(node: Any) -> FakeTensor | None:
+    """The value of a node, if it is a tensor whose geometry is known."""
+    value = None
+    if isinstance(node, Node):
+        value = node.meta.get("val")
+    if isinstance(value, FakeTensor) and geometry.is_static(value):
+        return value
+    return None
+
+
+class _Attention:
+    """One softmax, all that is of the size of its scores, and what reads that.
+
+    `squares` are the values of that size: they follow from the product of queries and keys and, in
+    a joint graph, from the `tangent`, the product of the result's gradient and the values.
+    """
+
+    def __init__(self, graph: AtenGraph, softmax: Node, scores: Node, zero_rows: bool) -> None:
+        self.graph, self.softmax, self.scores, self.zero_rows = graph, softmax, scores, zero_rows
+        self.tangent: Node | None = None
+        self.squares: dict[Node, None] = {}
+        self.turned: dict[Node, Node] = {}  # with the last two dimensions swapped: of what
+        self.row_sums: list[Node] = []
+        self.uses: list[Node] = []  # products that squares are an operand of
+        # what a softmax that is written out consists of
+        self.inside = reached_from([scores]).intersection(ancestors([softmax]))
+        self.inside -= {scores, softmax}
+
+    def replace(self) -> None:
+        product = self.first_product()
+        if product is None or not self.spread_from(product):
+            return
+        forward = self.forward_product()
+        if forward is None or not self.sums_are_known(forward):
+            return
+        if not all(map(self.takes_halves, [product, *self.uses, *filter(None, [self.tangent])])):
+            return
+        try:
+            self.rewrite(product, forward)
+        except TypeError:  # of an argument that steps have no words for
+            return
+
+    # -- what there is -----------------------------------------------------------------------------
+
+    def first_product(self) -> Node | None:
+        """The batched product that scores follow from."""
+        elements = fake_result(self.scores).numel()
+        node, seen = self.scores, 0
+        waiting, known = [node], {node}
+        while waiting and seen < MOST_STEPS:
+            node, seen = waiting.pop(), seen + 1
+            value = _static(node)
+            if value is None or value.numel() != elements:
+                continue
+            if node.target is aten.bmm.default:
+                return node
+            if _is_elementwise(node) or _keeps_elements(node):
+                for source in node.all_input_nodes:
+                    if source not in known:
+                        known.add(source)
+                        waiting.append(source)
+        return None
+
+    def spread_from(self, product: Node) -> bool:
+        """Find all squares and what reads them; False where something else does."""
+        shape = fake_result(product).shape
+        behind = False
+        for node in self.graph.graph.nodes:
+            behind |= node is self.softmax
+            is_product = node.target is aten.bmm.default
+            if node in self.inside:
+                continue
+            if node is product:
+                self.squares[node] = None
+            elif node is self.softmax:
+                self.squares[node] = None
+            elif {*self.squares, *self.turned}.isdisjoint(node.all_input_nodes):
+                value = _static(node)
+                if behind and is_product and value is not None and value.shape == shape:
+                    if self.tangent is not None or node.args[0] is None:
+                        return False
+                    if not self.meets(node):
+                        continue
+                    self.tangent = node
+                    self.squares[node] = None
+            elif not self.takes(node):
+                return False
+        return 0 not in shape and len(self.squares) <= MOST_STEPS
+
+    def meets(self, node: Node) -> bool:
+        """Whether what follows from a product meets squares."""
+        follows = {node}
+        later = False
+        for other in self.graph.graph.nodes:
+            later |= other is node
+            if not later or other is node or follows.isdisjoint(other.all_input_nodes):
+                continue
+            if _is_elementwise(other) and not self.squares.keys().isdisjoint(other.all_input_nodes):
+                return True
+            if _is_elementwise(other) or _keeps_elements(other):
+                follows.add(other)
+        return False
+
+    def takes(self, node: Node) -> bool:
+        """Whether a reader of squares is one that is understood; notes it."""
+        value = _static(node)
+        if value is None:
+            return False
+        if node.target is aten.bmm.default:
+            self.uses.append(node)
+            left, right = node.args
+            return self.is_square(left) is not self.is_square(right)
+        if node.target in _TURNS and _static(node) is not None and swaps_dims(node, 3, 1, 2):
+            self.turned[node] = node.args[0]  # type: ignore[assignment]
+            return node.args[0] in self.squares
+        if node.target is aten.sum.dim_IntList:
+            self.row_sums.append(node)
+            return True
+        elements = fake_result(self.scores).numel()
+        self.squares[node] = None
+        return value.numel() == elements and (_is_elementwise(node) or _keeps_elements(node))
+
+    def is_square(self, operand: Any) -> bool:
+        return operand in self.squares or operand in self.turned
+
+    def forward_product(self) -> Node | None:
+        """The product of the weights, rounded and reshaped at most, and the values."""
+        results = []
+        for node in self.uses:
+            square = node.args[0]
+            while square in self.squares and square is not self.softmax:
+                assert isinstance(square, Node)
+                if not (_keeps_elements(square) or square.target is aten._to_copy.default):
+                    break
+                square = square.args[0]
+            if square is self.softmax:
+                results.append(node)
+        if len(results) == 1:
+            return results[0]
+        return None
+
+    def sums_are_known(self, forward: Node) -> bool:
+        """Whether each sum over keys is that of the weights times the tangent, and so that of the
+        result times its gradient."""
+        for node in self.row_sums:
+            terms = node.args[0]
+            if not isinstance(terms, Node) or terms.target is not aten.mul.Tensor:
+                return False
+            if len(node.args) != 3 or node.kwargs or self.tangent is None:
+                return False
+            if list(node.args[1]) not in ([-1], [fake_result(terms).dim() - 1]):  # type: ignore[arg-type]
+                return False
+            factors = list(terms.args)
+            if self.softmax not in factors or len(terms.users) != 1 or node.args[2] is not True:
+                return False
+            factors.remove(self.softmax)
+            other: Any = factors[0]
+            while isinstance(other, Node) and other is not self.tangent:
+                if not (_keeps_elements(other) or other.target is aten._to_copy.default):
+                    return False
+                other = other.args[0]
+            if other is not self.tangent or not self.is_tangent_of(forward):
+                return False
+        return True
+
+    def is_tangent_of(self, forward: Node) -> bool:
+        """Whether the tangent is the product of a gradient and the values of the forward."""
+        assert self.tangent is not None
+        gradient, turned = self.tangent.args
+        values = forward.args[1]
+        if not isinstance(turned, Node) or turned.target not in _TURNS:
+            return False
+        value, result = _static(gradient), _static(forward)
+        if value is None or result is None or value.shape != result.shape:
+            return False
+        return turned.args[0] is values
+
+    def takes_halves(self, node: Node) -> bool:
+        """Whether the operands of a product are halves, or widened from them, but for squares."""
+        for operand in node.args:
+            if self.is_square(operand):
+                continue
+            value = _static(operand)
+            if value is None or min(value.shape[1:]) > WIDEST or 0 in value.shape:
+                return False
+            if not _is_half(_source(operand)[0]):  # type: ignore[arg-type]
+                return False
+        return True
+
+    # -- what becomes of it ------------------------------------------------------------------------
+
+    def rewrite(self, product: Node, forward: Node) -> None:
+        nodes, shape = self.graph.graph, fake_result(product).shape
+        text, captured = self.steps(self.scores, [product], None)
+        replaced: list[tuple[Node, Node]] = []
+        with nodes.inserting_before(forward):
+            operands = _narrowed(nodes, [*product.args, forward.args[1]])
+            args = (*operands, captured, text, self.zero_rows)
+            result = fake_result(forward)
+            rows = new_fake((*shape[:2], 1), result, dtype=torch.float32)
+            whole = add_call(nodes, scored_attention, args, forward.meta, val=(result, rows))
+            node = add_call(nodes, operator.getitem, (whole, 0), forward.meta)
+            replaced.append((forward, node))
+            if len(self.uses) > 1:
+                logarithms = add_call(nodes, operator.getitem, (whole, 1), forward.meta, val=rows)
+                logarithms = self.viewed(logarithms, fake_result(self.softmax))
+        for old in self.row_sums:
+            with nodes.inserting_before(old):
+                replaced.append((old, self.row_sum(old, node)))
+        for old, new in replaced:
+            old.replace_all_uses_with(new)
+        for use in self.uses:
+            if use is not forward:
+                self.replace_use(use, product, logarithms)
+        for old, _ in replaced:
+            nodes.erase_node(old)
+
+    def viewed(self, rows: Node, like: FakeTensor) -> Node:
+        """A number for each row of scores, as the scores lie."""
+        shape = (*like.shape[:-1], 1)
+        value = new_fake(shape, fake_result(rows), dtype=torch.float32)
+        return add_call(
+            self.graph.graph, aten.view.default, (rows, list(shape)), rows.meta, val=value
+        )
+
+    def row_sum(self, old: Node, result: Node) -> Node:
+        """The sums of the result times its gradient."""
+        assert self.tangent is not None
+        nodes, factors = self.graph.graph, []
+        like = fake_result(result)
+        wide = new_fake(like.shape, like, dtype=torch.float32)
+        for factor in (result, self.tangent.args[0]):
+            copy = add_call(nodes, aten._to_copy.default, (factor,), old.meta, val=wide)
+            copy.kwargs = {"dtype": torch.float32}
+            factors.append(copy)
+        terms = add_call(nodes, aten.mul.Tensor, tuple(factors), old.meta, val=wide)
+        sums = new_fake((*like.shape[:2], 1), like, dtype=torch.float32)
+        total = add_call(nodes, aten.sum.dim_IntList, (terms, [-1], True), old.meta, val=sums)
+        return self.viewed(total, fake_result(self.softmax))
+
+    def replace_use(self, use: Node, product: Node, logarithms: Node) -> None:
+        """Have a product with squares compute them."""
+        nodes, (left, right) = self.graph.graph, use.args
+        is_left = self.is_square(left)
+        square, other = (left, right) if is_left else (right, left)
+        by_keys = square in self.turned
+        if by_keys:
+            square = self.turned[square]  # type: ignore[index]
+        assert isinstance(square, Node) and isinstance(other, Node)
+        products = [product]
+        if self.tangent is not None and self.tangent in self.needed(square):
+            products.append(self.tangent)
+        text, captured = self.steps(square, products, logarithms)
+        result = fake_result(use)
+        with nodes.inserting_before(use):
+            (other,) = _narrowed(nodes, [other])
+            operands = []
+            for p in products:
+                operands += _narrowed(nodes, p.args)
+            if not is_left:  # a @ b is the transpose of b.T @ a.T
+                other, by_keys = _turned(nodes, other), not by_keys
+            sizes: tuple[Any, ...] = tuple(result.shape)
+            if not is_left:
+                sizes = (sizes[0], sizes[2], sizes[1])
+            wide = new_fake(sizes, result, dtype=torch.float32)
+            args = (operands, other, captured, text, by_keys, self.zero_rows)
+            node = add_call(nodes, scored_product, args, use.meta, val=wide)
+            if not is_left:
+                node = _turned(nodes, node)
+            if result.dtype is not torch.float32:
+                node = add_call(nodes, aten._to_copy.default, (node,), use.meta, val=result)
+                node.kwargs = {"dtype": result.dtype}
+        use.replace_all_uses_with(node)
+        nodes.erase_node(use)
+
+    def needed(self, square: Node) -> list[Node]:
+        """The squares that one follows from, itself included, in order."""
+        before = {*ancestors([square]), square}
+        return list(filter(before.__contains__, self.squares))
+
+    def steps(
+        self, square: Node, products: list[Node], logarithms: Node | None
+    ) -> tuple[str, list[Node]]:
+        """The text of what makes a square of products, and what it captures."""
+        ready = {*products}
+        if logarithms is None:
+            ready.add(self.softmax)
+        between = list(filterfalse(ready.__contains__, self.needed(square)))
+        captured: dict[Node, None] = {}
+        for node in between:
+            if node is self.softmax:
+                assert logarithms is not None
+                captured[logarithms] = None
+                continue
+            for source in node.all_input_nodes:
+                if source not in self.squares and not _is_number(source):
+                    captured[source] = None
+        numbers: dict[Node, int] = {}
+        for node in (*products, *captured):
+            numbers[node] = len(numbers)
+        steps: list[Step] = []
+        count = len(numbers)
+
+        def numbered(leaf: Any) -> Any:
+            if not isinstance(leaf, Node):
+                return leaf
+            if _is_number(leaf):
+                return leaf.args[0]
+            return Value(numbers[leaf])
+
+        for node in between:
+            calls: list[Any] = [(node.target, node.args, dict(node.kwargs))]
+            if node is self.softmax:
+                calls = [
+                    (aten.sub.Tensor, (self.scores, logarithms), {}),
+                    (aten.exp.default, (Value(count),), {}),
+                ]
+            for target, args, kwargs in calls:
+                value = fake_result(node)
+                args, kwargs = map_leaves(numbered, args), map_leaves(numbered, kwargs)
+                step = Step(target, args, _known(kwargs), tuple(value.shape), value.dtype)  # type: ignore[arg-type]
+                steps.append(step)
+                count += 1
+            numbers[node] = count - 1
+        return encode(steps), list(captured)
+
+
+def _is_number(node: Node) -> bool:
+    """Whether a value is a number of the program's, as it takes part in ops on scores."""
+    if node.target is not aten.scalar_tensor.default or not isinstance(node.args[0], float):
+        return False
+    return fake_result(node).dtype is torch.float32
+
+
+def _known(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keywords without those that say where and how a tensor lies, as it lies nowhere."""
+    result = {}
+    for k, v in kwargs.items():
+        if k not in ("layout", "device"):
+            result[k] = v
+    return result
+
+
+def _turned(nodes: Graph, node: Node) -> Node:
+    value = fake_result(node)
+    (count, rows, columns), (step, down, across) = value.shape, value.stride()
+    turned = new_fake((count, columns, rows), value, strides=(step, across, down))
+    return add_call(nodes, aten.transpose.int, (node, 1, 2), node.meta, val=turned)
+
+
+def _source(operand: Node) -> tuple[Node, list[Node]]:
+    """What an operand was widened from, and the views that made the operand of that. The operand
+    itself where it was not."""
+    node, views = operand, list[Node]()
+    while node.args and isinstance(source := node.args[0], Node):
+        if _only_casts(node):
+            a, b = _static(source), _static(node)
+            if a is not None and b is not None and _is_half(source) and a.stride() == b.stride():
+                return source, views[::-1]
+            break
+        if not getattr(node.target, "is_view", False):
+            break
+        views.append(node)
+        node = source
+    return operand, []
+
+
+def _narrowed(graph: Graph, operands: Sequence[Any]) -> list[Node]:
+    """Operands as they were before they were widened."""
+    results = []
+    for operand in operands:
+        results.append(_narrow(graph, *_source(operand)))
+    return results
+
+
+def _narrow(graph: Graph, node: Node, views: Sequence[Node]) -> Node:
+    """New views of a node, like those of a wider copy of it."""
+    for view in views:
+        like = fake_result(view)
+        value = new_fake(like.shape, like, strides=like.stride(), dtype=fake_result(node).dtype)
+        args = (node, *view.args[1:])
+        node = add_call(graph, view.target, args, view.meta, val=value)  # type: ignore[arg-type]
+    return node
+
+
+def _is_half(node: Any) -> bool:
+    value = _static(node)
+    return value is not None and value.dtype in _HALVES
+
+
+def _only_casts(node: Node) -> bool:
+    if node.target is not aten._to_copy.default or "dtype" not in node.kwargs:
+        return False
+    return node.kwargs.keys() <= {"dtype", "layout", "device"}
+
+
+def _is_elementwise(node: Node) -> bool:
+    target: Any = node.target
+    if node.op != "call_function" or not hasattr(target, "_schema"):
+        return False
+    if _only_casts(node):
+        return True
+    return is_pointwise(target) and not target._schema.is_mutable and not is_random(target)
+
+
+def _keeps_elements(node: Node) -> bool:
+    """Whether a node holds all elements of its argument, in their order."""
+    if node.target not in _VIEWS or not isinstance(source := node.args[0], Node):
+        return False
+    a, b = _static(source), _static(node)
+    if a is None or b is None or node.kwargs:
+        return False
+    return a.numel() == b.numel() and all(map(geometry.surely_contiguous, (a, b)))

@@ -1,0 +1,196 @@
+"""Attention with scores of the program's own, and its gradients: contractions whose left operand is
+computed as it is summed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ingot.loops import ops, own_ops
+from ingot.loops.expr import Expr, Symbol, as_expr, loop_symbol
+from ingot.loops.ir import Access, Body, Contraction
+from ingot.loops.lowering.context import Lowering
+from ingot.loops.lowering.rules import RULES, NotLowered
+from ingot.loops.lowering.values import Index, LoopTensor, Spec, contiguous, stored
+from ingot.loops.scores import Step, decode, run
+from ingot.loops.spaces import address_of, contiguous_strides, extents_of
+from ingot.loops.weights import InnerProduct, Weights
+from ingot.ops.op import op
+
+WIDEST = 256  # elements of a head, which a block holds whole
+
+
+class _Point(NamedTuple):
+    """The loops over scores: those of the batch, of queries and of keys."""
+
+    batch: tuple[Symbol, ...]
+    query: Symbol
+    key: Symbol
+
+    @property
+    def number(self) -> Expr:
+        """The number of the batch."""
+        return address_of(self.batch, contiguous_strides(extents_of(self.batch)))
+
+
+def scored_attention(
+    lw: Lowering, outs: tuple[Spec, Spec], query: LoopTensor, key: LoopTensor, value: LoopTensor,
+    captured: Sequence[LoopTensor], score: str, zero_rows: bool,
+) -> tuple[LoopTensor, LoopTensor | None]:  # fmt: skip
+    """The contraction, for (batch, row, column) tensors. Raises NotLowered before it is written."""
+    _require(lw, query, key, value)
+    at, steps = _point(query, key, score), decode(score)
+    body = _weight(lw, steps, [(query, key)], captured, at)
+    products = _products(lw, [(query, key)], at, by_keys=False)
+    column = loop_symbol("n", value.sizes[2])
+    right = _operand(lw, value, (at.number, at.key, column))
+    logarithms = of_logarithms = None
+    if lw.used[1]:
+        buffer = lw.new_buffer(outs[1], outs[1].strides)
+        logarithms = Access(buffer, address_of((at.number, at.query), outs[1].strides[:2]))
+        of_logarithms = stored(buffer, outs[1])
+    weights = Weights(products, body, True, zero_rows, logarithms)
+    rows = at.query, at.key
+    return _contraction(lw, outs[0], at, rows, column, right, weights), of_logarithms
+
+
+def scored_product(
+    lw: Lowering, out: Spec, operands: Sequence[LoopTensor], other: LoopTensor,
+    captured: Sequence[LoopTensor], weight: str, by_keys: bool, zero_rows: bool,
+) -> LoopTensor:  # fmt: skip
+    """The same without a softmax. Raises NotLowered before it is written."""
+    pairs = list(zip(operands[::2], operands[1::2]))
+    _require(lw, *operands, other)
+    at = _point(*pairs[0], weight)
+    body = _weight(lw, decode(weight), pairs, captured, at)
+    products = _products(lw, pairs, at, by_keys)
+    rows = at.query, at.key
+    if by_keys:
+        rows = at.key, at.query
+    column = loop_symbol("n", other.sizes[2])
+    right = _operand(lw, other, (at.number, rows[1], column))
+    return _contraction(lw, out, at, rows, column, right, Weights(products, body, False, zero_rows))
+
+
+def _require(lw: Lowering, *operands: LoopTensor) -> None:
+    if lw.target.device != "cuda":
+        raise NotLowered("attention with scores of its own on a CPU")
+    for t in operands:
+        if min(t.sizes[1].constant or 0, t.sizes[2].constant or 0) > WIDEST:
+            raise NotLowered("attention of wide heads")
+
+
+def _point(query: LoopTensor, key: LoopTensor, text: str) -> _Point:
+    """The loops. Those of the batch are as many as steps tell apart."""
+    batch: Sequence[Expr] = query.sizes[:1]
+    for step in decode(text):
+        if len(step.sizes) - 2 > len(batch):
+            batch = tuple(map(as_expr, step.sizes[:-2]))
+    loops = []
+    for d, size in enumerate(batch):
+        loops.append(loop_symbol(f"b{d}", size))
+    return _Point(tuple(loops), loop_symbol("q", query.sizes[1]), loop_symbol("k", key.sizes[2]))
+
+
+def _weight(
+    lw: Lowering,
+    steps: Sequence[Step],
+    pairs: Sequence[tuple[LoopTensor, LoopTensor]],
+    captured: Sequence[LoopTensor],
+    at: _Point,
+) -> Body:
+    """What the steps make of the products at a point, which are read there alone."""
+    place = (at.number, at.query, at.key)
+    sizes = (pairs[0][0].sizes[0], at.query.extent, at.key.extent)
+
+    def product(number: int) -> LoopTensor:
+        def load(index: Index) -> int:
+            if index != place:
+                raise NotLowered("scores that are made of several products")
+            return ops.recorder().emit("scalar", (), torch.float32, (_name(number),))
+
+        return LoopTensor(sizes, contiguous_strides(sizes), torch.float32, load)
+
+    def call(step: Step, args: Any, kwargs: Any) -> LoopTensor:
+        shape = tuple(map(as_expr, step.sizes))
+        result: LoopTensor = RULES[step.op](lw, contiguous(shape, step.dtype), *args, **kwargs)
+        return result
+
+    for step in steps:
+        if step.op not in RULES:
+            raise NotLowered(f"scores by {step.op}, which a library computes")
+    products = list(map(product, range(len(pairs))))
+    lw.repeats = True
+    try:
+        result = run(steps, [*products, *captured], call)
+        flat = lw.reshaped(result, contiguous(sizes, result.dtype))
+        return lw.body_of(flat, place)
+    finally:
+        lw.repeats = False
+
+
+def _name(number: int) -> str:
+    return f"product{number}"
+
+
+def _products(
+    lw: Lowering, pairs: Sequence[tuple[LoopTensor, LoopTensor]], at: _Point, by_keys: bool
+) -> tuple[InnerProduct, ...]:
+    results = []
+    for number, (query, key) in enumerate(pairs):
+        depth = loop_symbol(f"d{number}_", query.sizes[2])
+        of_query = _operand(lw, query, (at.number, at.query, depth))
+        of_key = _operand(lw, key, (at.number, depth, at.key))
+        if _dtype(lw, of_query) is not _dtype(lw, of_key):
+            raise NotLowered("a product of different dtypes")
+        sides = of_query, of_key
+        if by_keys:
+            sides = of_key, of_query
+        results.append(InnerProduct(_name(number), depth, *sides))
+    return tuple(results)
+
+
+def _dtype(lw: Lowering, access: Access) -> torch.dtype:
+    return lw.graph.buffers[access.buffer].dtype
+
+
+def _operand(lw: Lowering, value: LoopTensor, index: Sequence[Expr]) -> Access:
+    """Where an operand lies. One that only widens what lies in memory is read there."""
+    body = lw.body_of(value, tuple(index))
+    source = body.instructions[0]
+    only_widens = len(body.instructions) == 2 and body.instructions[1].op == "to"
+    if source.op == "load" and not source.args and (len(body.instructions) == 1 or only_widens):
+        if not source.attrs[1].is_indirect and source.dtype.itemsize <= value.dtype.itemsize:
+            return Access(*source.attrs)
+    view = lw.view(value)
+    return Access(view.buffer, address_of(index, view.strides, view.offset))
+
+
+def _contraction(
+    lw: Lowering,
+    out: Spec,
+    at: _Point,
+    rows: tuple[Symbol, Symbol],
+    column: Symbol,
+    right: Access,
+    weights: Weights,
+) -> LoopTensor:
+    row, reduced = rows
+    sums = contiguous(out.sizes, torch.float32)._replace(device=out.device)
+    buffer = lw.new_buffer(sums, sums.strides)
+    index = address_of((at.number, row, column), sums.strides)
+    left = weights.products[0].left
+    node = Contraction(
+        lw.node_name(), lw.origin, at.batch, (row,), (column,), (reduced,), left, right, buffer,
+        index, torch.float32, weights,
+    )  # fmt: skip
+    lw.graph.nodes.append(node)
+    return lw.rounded_to(out, stored(buffer, sums))
+
+
+OPS = (
+    op(own_ops.scored_attention, lower=scored_attention),
+    op(own_ops.scored_product, lower=scored_product),
+)

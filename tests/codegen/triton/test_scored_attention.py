@@ -1,0 +1,221 @@
+"""Attention with scores of the program's own, and its gradients, under Triton's interpreter: errors
+against float64 beside eager's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from ingot.codegen.triton.module import available
+from tests.codegen.triton.interpreting import INTERPRETED, interpreted, run_interpreted
+from tests.long import long
+
+if not available():
+    pytest.skip("Triton is not installed", allow_module_level=True)
+
+if not INTERPRETED:
+
+    @long
+    def test_under_the_interpreter() -> None:
+        run_interpreted(__file__)
+
+else:
+    from ingot.codegen.triton import supported
+    from ingot.graph import AtenGraph, FakeContext
+    from ingot.graph.joint import trace_joint
+    from ingot.graph.partition import partition
+    from ingot.graph.passes.dead_code import remove_dead_code
+    from ingot.graph.passes.pipeline import SIMPLIFICATIONS, run_passes
+    from ingot.graph.passes.scores import recognize_scores
+    from ingot.loops.ir import Contraction
+    from ingot.loops.lowering import lower
+    from ingot.loops.target import GPU
+    from ingot.loops.verify import verify
+    from ingot.schedule import schedule
+    from ingot.schedule.kernel import Kernel
+    from ingot.schedule.plan import KernelStep, Plan
+    from tests.codegen.triton.interpreter import planned_beside, run
+    from tests.graph.tracing import graph_of
+    from tests.loops.test_lowering import traced
+
+Function = Callable[[Tensor, Tensor, Tensor], Tensor]
+Scores = Callable[[Tensor], Tensor]
+SAFE = torch.ops.aten._safe_softmax.default
+SLOPES = torch.tensor([0.25, -0.5])
+DOCUMENTS = torch.arange(77) // 20
+
+
+def attention(change: Scores, softmax: Callable[[Tensor, int], Tensor] = SAFE) -> Function:
+    """As a program writes it: the scores are in float32, or in the inputs' dtype if that is
+    float64."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+        scores = q.to(wide) @ k.to(wide).transpose(-2, -1) * 0.125
+        return softmax(change(scores), -1).to(q.dtype) @ v
+
+    return attend
+
+
+def places(s: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1])
+
+
+def masked(s: Tensor, condition: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    return torch.where(condition(*places(s)), s, -math.inf)
+
+
+def causal(s: Tensor) -> Tensor:
+    return masked(s, lambda q, k: q >= k)
+
+
+SCORES: dict[str, Scores] = {
+    "plain": lambda s: s,
+    "causal": causal,
+    "filled": lambda s: s.masked_fill(places(s)[0] < places(s)[1], -math.inf),
+    "window": lambda s: masked(s, lambda q, k: (q >= k) & (q - k <= 9)),
+    "prefix": lambda s: masked(s, lambda q, k: (q >= k) | (k < 30)),
+    "above": lambda s: masked(s, lambda q, k: k > q),
+    "nothing seen": lambda s: masked(s, lambda q, k: (k < 5) & (q < 5)),
+    "documents": lambda s: masked(
+        s, lambda q, k: (DOCUMENTS[q % 77] == DOCUMENTS[k % 77]) & (q >= k)
+    ),
+    "alibi": lambda s: causal(s + SLOPES[:, None, None] * (places(s)[1] - places(s)[0])),
+    "capped": lambda s: causal(3 * torch.tanh(s / 3)),
+    "twice": lambda s: s * torch.sigmoid(s) + s,
+    "divided": lambda s: s / (places(s)[1] + 1),
+}
+# queries, keys, the width of keys, that of values, heads of keys
+SIZES = [(77, 77, 16, 16, 2), (128, 64, 48, 24, 1), (130, 200, 64, 64, 2)]
+
+
+def inputs(sizes: tuple[int, ...], dtype: torch.dtype = torch.float16) -> list[Tensor]:
+    queries, keys, width, value_width, heads = sizes
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, 2, queries, width), (2, heads, keys, width), (2, heads, keys, value_width)
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def planned(graph: AtenGraph) -> Plan:
+    loops = lower(graph, supported, target=GPU)
+    verify(loops)
+    return schedule(loops, target=GPU)
+
+
+def weights(graph: AtenGraph) -> int:
+    """The contractions of a graph that compute an operand."""
+    nodes = lower(graph, supported, target=GPU).nodes
+    return sum(isinstance(n, Contraction) and n.weights is not None for n in nodes)
+
+
+def off(actual: Tensor, exact: Tensor) -> float:
+    return ((actual.double() - exact).norm() / exact.norm().clamp(min=1e-3)).item()
+
+
+@interpreted
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("name", SCORES)
+def test_results(name: str, sizes: tuple[int, ...]) -> None:
+    function, args = attention(SCORES[name]), inputs(sizes)
+    graph = traced(function, *args)
+    run_passes(graph, SIMPLIFICATIONS)
+    recognize_scores(graph, "cpu")
+    remove_dead_code(graph)
+    assert weights(graph) == 1
+    (ours,) = run(planned(graph), [t.clone() for t in args])
+    eager, exact = function(*args), function(*(t.double() for t in args))
+    assert off(ours.reshape(eager.shape), exact) <= 2 * off(eager, exact) + 1e-4
+
+
+@interpreted
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("name", SCORES)
+def test_gradients(name: str, sizes: tuple[int, ...]) -> None:
+    """Each gradient is one contraction; nothing of the size of the scores is saved."""
+    function, args = attention(SCORES[name]), inputs(sizes)
+    leaves = [t.clone().requires_grad_() for t in args]
+    context = FakeContext()
+    with context:
+        fakes = [context.fake(t) for t in leaves]
+    joint = trace_joint(graph_of(function), fakes, context)
+    recognize_scores(joint.aten, "cpu")
+    remove_dead_code(joint.aten)
+    parts = partition(joint)
+    assert (weights(parts.forward), weights(parts.backward)) == (1, 3)
+    result, *kept = run(planned(parts.forward), [t.clone() for t in args])
+    assert all(t.numel() < 2 * 2 * sizes[0] * sizes[1] for t in kept)
+    eager = function(*leaves)
+    tangent = torch.randn(eager.shape).half()
+    at = {"input": args, "output": [result.reshape(eager.shape)], "kept": kept}
+    saved = [at[s.role][s.position].clone() for s in parts.saved]
+    gradients = run(planned(parts.backward), [*saved, tangent])
+    wide = [t.double().requires_grad_() for t in args]
+    exact = torch.autograd.grad(function(*wide), wide, tangent.double())
+    eagers = torch.autograd.grad(eager, leaves, tangent)
+    for ours, theirs, true in zip(gradients, eagers, exact, strict=True):
+        assert off(ours.reshape(true.shape), true) <= 3 * off(theirs, true) + 1e-3
+
+
+def no_others(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The weights are a result too."""
+    scores = q.float() @ k.float().transpose(-2, -1)
+    found = torch.softmax(scores, -1)
+    return found.half() @ v, found
+
+
+@interpreted
+def test_what_has_another_use_stays_in_memory() -> None:
+    args = inputs(SIZES[0])
+    for function, own in (
+        (no_others, args),
+        (attention(causal), [t.float() for t in args]),
+        (attention(lambda s: s.cumsum(-1)), args),
+    ):
+        graph = traced(function, *own)
+        run_passes(graph, SIMPLIFICATIONS)
+        recognize_scores(graph, "cpu")
+        assert weights(graph) == 0
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_numbers_of_the_cpu(dtype: torch.dtype) -> None:
+    """A kernel is given the number itself, not where it is."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, cap: Tensor, slope: Tensor) -> Tensor:
+        change = attention(lambda s: cap * torch.tanh(s / cap) + slope.abs() * s)
+        return change(q, k, v)
+
+    numbers = [torch.tensor(3.0, dtype=dtype), torch.tensor(0.25, dtype=dtype)]
+    args = [*inputs(SIZES[0]), *numbers]
+    plan = planned_beside(
+        function, *args, passes=(*SIMPLIFICATIONS, ("recognize scores", recognize_scores))
+    )
+    kernels = [s.kernel for s in plan.steps if isinstance(s, KernelStep)]
+    (kernel,) = (k for k in kernels if isinstance(k, Kernel) and k.product is not None)
+    assert sum(p.on_host for p in kernel.parameters) == 2
+    (ours,) = run(plan, [t.clone() for t in args])
+    eager, exact = function(*args), function(*(t.double() for t in args))
+    assert off(ours.reshape(eager.shape), exact) <= 2 * off(eager, exact) + 1e-4
+
+
+@interpreted
+def test_softmax_written_out() -> None:
+    """A row that sees nothing is NaN, as in eager."""
+    for name in ("causal", "nothing seen"):
+        function, args = attention(SCORES[name], torch.softmax), inputs(SIZES[0])
+        graph = traced(function, *args)
+        run_passes(graph, SIMPLIFICATIONS)
+        recognize_scores(graph, "cpu")
+        remove_dead_code(graph)
+        assert weights(graph) == 1
+        (ours,) = run(planned(graph), [t.clone() for t in args])
+        eager = function(*args)
+        torch.testing.assert_close(
+            ours.reshape(eager.shape), eager, atol=4e-3, rtol=4e-3, equal_nan=True
+        )

@@ -1,0 +1,141 @@
+"""flex_attention on a GPU: fused, forward and backward, beside a formula in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import ingot
+
+BATCH, HEADS, LENGTH = 2, 4, 300
+Function = Callable[..., Tensor]
+
+
+def causal(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return q >= k
+
+
+def window(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return (q >= k) & (q - k <= 20)
+
+
+def prefix(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return (q >= k) | (k < 50)
+
+
+def nothing(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return (q > 30) & (k < 40)
+
+
+def capped(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return 2.0 * torch.tanh(s / 2.0)
+
+
+def divided(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return s / (k + 1)
+
+
+def functions() -> dict[str, tuple[Function | None, Function | None]]:
+    slopes = torch.linspace(0.1, 0.5, HEADS, device="cuda")
+    documents = torch.arange(LENGTH, device="cuda") // 70
+    table = torch.randn(HEADS, LENGTH, LENGTH, device="cuda")
+
+    def alibi(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return s + slopes[h] * (k - q)
+
+    def biased(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return s + table[h, q, k]
+
+    def same(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return (documents[q] == documents[k]) & (q >= k)
+
+    return {
+        "plain": (None, None), "causal": (None, causal), "window": (None, window),
+        "prefix": (None, prefix), "nothing": (None, nothing), "capped": (capped, causal),
+        "divided": (divided, causal), "alibi": (alibi, causal), "table": (biased, None),
+        "documents": (None, same),
+    }  # fmt: skip
+
+
+def exact(score: Function | None, mask: Function | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    shared = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    b, h, i, j = (torch.arange(n, device="cuda") for n in scores.shape)
+    places = b[:, None, None, None], h[:, None, None], i[:, None], j
+    if score is not None:
+        scores = score(scores, *places)
+    if mask is not None:
+        scores = scores.masked_fill(~mask(*places), -math.inf)
+    return torch.softmax(scores, -1).nan_to_num(0.0) @ v
+
+
+def off(actual: Tensor, expected: Tensor) -> float:
+    return ((actual.double() - expected).norm() / expected.norm().clamp(min=1e-3)).item()
+
+
+def attend(score: Function | None, mask: Function | None, length: int = LENGTH) -> Any:
+    blocks = None
+    if mask is not None:
+        blocks = create_block_mask(mask, None, None, length, length, device="cuda")
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v, score, blocks, enable_gqa=q.shape[1] != k.shape[1])
+
+    return ingot.compile(function, fullgraph=True)
+
+
+@pytest.mark.parametrize("width, heads", [(64, HEADS), (16, HEADS), (96, 2), (128, 1)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", "plain causal window prefix nothing capped divided".split())
+def test_results_and_gradients(name: str, dtype: torch.dtype, width: int, heads: int) -> None:
+    check(name, dtype, width, heads)
+
+
+@pytest.mark.parametrize("name", ["alibi", "table", "documents"])
+def test_what_scores_read(name: str) -> None:
+    check(name, torch.bfloat16, 64, HEADS)
+
+
+def check(name: str, dtype: torch.dtype, width: int, heads: int) -> None:
+    score, mask = functions()[name]
+    shapes = [(BATCH, n, LENGTH, width) for n in (HEADS, heads, heads)]
+    args = [torch.randn(s, device="cuda").to(dtype) for s in shapes]
+    function = attend(score, mask)
+    eps = torch.finfo(dtype).eps
+    wide = [t.double().requires_grad_() for t in args]
+    expected = exact(score, mask, *wide)
+    with torch.no_grad():
+        assert off(function(*args), expected) < 2 * eps
+    leaves = [t.clone().requires_grad_() for t in args]
+    result = function(*leaves)
+    tangent = torch.randn_like(result)
+    gradients = torch.autograd.grad(result, leaves, tangent)
+    assert off(result, expected) < 2 * eps
+    for ours, true in zip(
+        gradients, torch.autograd.grad(expected, wide, tangent.double()), strict=True
+    ):
+        assert off(ours, true) < 3 * eps
+
+
+def test_memory() -> None:
+    """Nothing of the size of the scores is in memory, forward and backward."""
+    length = 4096
+    args = [
+        torch.randn(1, 4, length, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        for _ in range(3)
+    ]
+    function = attend(capped, causal, length)
+    torch.autograd.grad(function(*args).sum(), args)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    torch.autograd.grad(function(*args).sum(), args)
+    inputs = sum(t.numel() * t.element_size() for t in args)
+    assert torch.cuda.max_memory_allocated() - before < 6 * inputs < 4 * length * length
