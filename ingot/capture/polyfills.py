@@ -150,8 +150,8 @@ def reduce(function: Any, iterable: Any, initial: Any = _MISSING, /) -> Any:
 
 
 def are_in_graph(item: Any, best: Any) -> bool:
-    """Whether they are floats, or ints, between which the graph chooses: one is read from a
-    tensor."""
+    """Whether they are floats, ints, or tensors of rank 0, between which the graph chooses: one is
+    read from a tensor."""
     return False
 
 

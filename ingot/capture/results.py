@@ -45,6 +45,7 @@ from ingot.capture.residual import (
 )
 from ingot.capture.values.base import NULL, LazyValue, NativeMethod, NotConstant, Value, is_c_class
 from ingot.capture.values.builtins import BuiltinValue
+from ingot.capture.values.chosen import ChosenTensor
 from ingot.capture.values.classes import SuperValue
 from ingot.capture.values.constant import NONE, ConstantMethod
 from ingot.capture.values.containers import DictIterator, DictValue, DictView
@@ -554,6 +555,7 @@ def _of(function: Callable[..., Any], *names: str) -> Callable[[Results, Any], R
 
 RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     TensorValue: Results._tensor,
+    ChosenTensor: Results._tensor,
     InferenceGuard: Results._inference_guard,
     HookHandle: lambda results, value: value.refuse(results.session),
     GeneratorValue: Results._generator,

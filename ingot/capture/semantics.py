@@ -462,6 +462,8 @@ class Semantics:
         # of which there are two, whoever made them
         if a is not b and bool is a.python_type() is b.python_type():
             return self.truth(a) is self.truth(b)
+        a.refuse_identity(self, b)
+        b.refuse_identity(self, a)
         answer = a.identity() is b.identity()
         classes = (ConstantValue, type(NULL))
         if a.source is None or b.source is None or isinstance(a, classes) or isinstance(b, classes):

@@ -126,6 +126,9 @@ class Value:
         capture."""
         return self
 
+    def refuse_identity(self, session: Session, other: Value) -> None:
+        """Breaks the graph where nobody knows whether it is the other object."""
+
     def key(self, session: Session) -> Any:
         """What stands for it as a key of a dict or a member of a set."""
         if self.python_type().__hash__ is None:

@@ -17,6 +17,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
 from ingot.capture.sources import AttrSource
 from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.chosen import refuse_watched
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import SequenceValue
 from ingot.capture.values.tensor import TensorValue, is_none, tensors_in
@@ -217,6 +218,7 @@ def _refuse_watched(session: Session, tensors: list[TensorValue]) -> None:
             "inner-gradients", "gradients are taken, and the data decide sizes"
         )
     for tensor in tensors:
+        refuse_watched(session, tensor)
         if tensor.source is None:
             continue
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):

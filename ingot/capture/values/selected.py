@@ -1,7 +1,7 @@
 """What a number in a tensor selects (`x[t]` of a `t` without dimensions): eager reads the number,
 and gives a view. Capture gathers the elements instead, which nobody can tell as long as neither is
 written and the result is not given away. Where it is, capture starts over, and the graph is broken
-before the selection."""
+before the selection. `chosen.py` has the tensors that max() and min() choose noted here as well."""
 
 from __future__ import annotations
 
@@ -32,28 +32,39 @@ _EVERYTHING = SliceValue(NONE, NONE, NONE)
 
 
 class _Selection(NamedTuple):
-    """A gather in place of eager's view: the number of the instruction, and the storages of the
-    tensor and of the result."""
+    """A copy in place of eager's view or tensor.
+
+    It has the number of the instruction, the storages of the tensor and of the result, and what it
+    is in words. With `may_leave` the result may leave the graph if the tensor's memory does not."""
 
     step: int
     base: int
     result: int
+    what: str
+    may_leave: bool
 
 
 class _Selections(list[_Selection]):
-    """All of a capture."""
+    """All of a capture. `leaving` has the storages of the graph's results so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaving = set[int]()
 
 
-def _note(session: Session, base: TensorValue, result: TensorValue) -> None:
+def note_copy(
+    session: Session, base: TensorValue, result: TensorValue, what: str, may_leave: bool
+) -> None:
+    """Notes that `result` is a copy of elements of `base`, which eager would share."""
     selections = session.state(_Selections)
     if not selections:
         session.graph.write_checks.append(_refuse_written)
-    step = session.step_of_outermost
-    selections.append(_Selection(step, storage_key(base.fake), storage_key(result.fake)))
+    step, keys = session.step_of_outermost, (storage_key(base.fake), storage_key(result.fake))
+    selections.append(_Selection(step, *keys, what, may_leave))
 
 
 def _refuse_written(session: Session, written: Sequence[Any]) -> None:
-    """Breaks the graph before elements were gathered whose memory, in eager, is to be written."""
+    """Breaks the graph before elements were copied whose memory, in eager, is to be written."""
     keys = set(map(storage_key, fakes_in(written)))
     for selection in session.state(_Selections):
         if not keys.isdisjoint((selection.base, selection.result)):
@@ -61,19 +72,29 @@ def _refuse_written(session: Session, written: Sequence[Any]) -> None:
 
 
 def refuse_selected(session: Session, result: TensorValue) -> None:
-    """Breaks the graph before elements were gathered that are a result of the graph."""
-    key = storage_key(result.fake)
-    for selection in session.state(_Selections):
-        if selection.result == key:
-            raise _broken_before(session, selection, "which is alive at the end of a graph")
+    """Breaks the graph before elements were copied that are a result of the graph."""
+    selections = session.state(_Selections)
+    selections.leaving.add(storage_key(result.fake))
+    for selection in selections:
+        if selection.result not in selections.leaving:
+            continue
+        if selection.may_leave and not _leaves(session, selection.base):
+            continue
+        raise _broken_before(session, selection, "which is alive at the end of a graph")
+
+
+def _leaves(session: Session, storage: int) -> bool:
+    """Whether memory is seen outside of the graph: an input's, or a result's."""
+    if storage in session.state(_Selections).leaving:
+        return True
+    for value in session.graph.by_fake.values():
+        if value.source is not None and storage_key(value.fake) == storage:
+            return True
+    return False
 
 
 def _broken_before(session: Session, selection: _Selection, why: str) -> Unsupported:
-    return session.unsupported(
-        "number-in-tensor",
-        f"the number in a tensor selects a view of another, {why}",
-        step=selection.step,
-    )
+    return session.unsupported("number-in-tensor", f"{selection.what}, {why}", step=selection.step)
 
 
 def _is_number(session: Session, value: Value, like: TensorValue) -> bool:
@@ -139,7 +160,8 @@ def _getitem(
     for k in reversed(numbers):
         dim = sum(counts[:k])  # type: ignore[arg-type]
         result = _select(session, result, dim, indices.pop(k))
-    _note(session, base, result)
+    what = "the number in a tensor selects a view of another"
+    note_copy(session, base, result, what, may_leave=False)
     return _rest_of_index(session, result, indices)
 
 

@@ -18,6 +18,7 @@ from ingot.capture.meanings import How, means
 from ingot.capture.values.autograd_functions import captured_backward
 from ingot.capture.values.backward_hooks import names_of, sets_mode, stays
 from ingot.capture.values.base import NULL, Arguments, Keywords, Raised, Value
+from ingot.capture.values.chosen import refuse_watched
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import CellValue, FunctionValue
 from ingot.capture.values.numbers import OutsideNumber
@@ -86,6 +87,7 @@ def _break_at(session: Session, step: int, reason: str) -> NoReturn:
 def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
     """Tensor.register_hook."""
     (hook,) = map(session.realize, (*args, *kwargs.values()))
+    refuse_watched(session, tensor)
     what = f"a hook on {tensor.describe()}"
     if (
         tensor.source is not None
