@@ -78,6 +78,7 @@ FAMILIES: dict[str, Family] = {
     "func-transform": Family(),
     "inference-mode": Family(),
     "mode": Family(),
+    "python-random": Family("call it outside the compiled function, and pass the result in"),
     "random-state": Family("seed outside the compiled function"),
     "watched": Family("call the compiled function outside, or apply the transform inside", SKIP),
     "devices-in-op": Family("move them to one device"),

@@ -30,6 +30,7 @@ from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
 from ingot.errors import EagerRaises, Unsupported, unsupported
+from ingot.graph import python_random
 from ingot.graph.ambient import AUTOCAST_DEVICES
 from ingot.graph.composites import override
 from ingot.graph.fake_context import FakeContext
@@ -108,7 +109,8 @@ class GraphRecorder:
         writes = has_written or self._inside_opaque or about.writes
         writes = writes or bool(kwargs) and is_to_write(kwargs)
         if self.context.effects > effects:
-            self._act(session, about.name, result)
+            if target not in python_random.OPS:
+                self._act(session, about.name, result)
         elif not writes:
             if not is_believable(about.name, result, lambda: bool(tensors_in((fakes, named)))):
                 raise unbelievable(op, about.name, result, session.where)

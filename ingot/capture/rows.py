@@ -27,6 +27,7 @@ from ingot.capture.values import (  # noqa: F401
     optimizers,
     outside_iterators,
     overriding,
+    random_numbers,
     scalers,
     selected,
     size_checks,
