@@ -33,6 +33,7 @@ from ingot.capture.values import (  # noqa: F401
     size_checks,
     slots,
     tensor_hooks,
+    thread_locals,
     torch_functions,
     transforms,
     weak_references,

@@ -7,7 +7,6 @@ import enum
 import functools
 import operator
 import re
-import threading
 import typing
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
@@ -376,13 +375,6 @@ def wrap_cell(session: Session, object_: Any, source: Source) -> Value:
 @wraps(BaseException, guards=Kind.TYPE)
 def wrap_exception(session: Session, object_: Any, source: Source) -> Value:
     return ExceptionValue.outside(session, object_, source)
-
-
-@wraps(threading.local)
-def wrap_thread_local(session: Session, object_: Any, source: Source) -> Value:
-    raise session.unsupported(
-        "foreign-object", f"{source.name}, whose attributes belong to the thread"
-    )
 
 
 @wraps(object)
