@@ -62,8 +62,8 @@ class InterpreterFrame:
     """One activation of a Python function."""
 
     __slots__ = (
-        "called_at", "decoded", "finished", "function", "index", "program", "push", "session",
-        "slots", "stack"
+        "called_at", "decoded", "finished", "function", "index", "names", "program", "push",
+        "session", "slots", "stack"
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +74,7 @@ class InterpreterFrame:
         self.slots: list[Value] = arguments + [NULL] * (len(program.names) - len(arguments))
         self.stack: list[Value] = []
         self.push: Callable[[Value], None] = self.stack.append
+        self.names: dict[str, Value] | None = None  # the namespace of a class that it makes
         self.decoded = decoded(program)
         self.index = 0
         # the number of the outermost loop's instruction that called it

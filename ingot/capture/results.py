@@ -63,6 +63,7 @@ from ingot.capture.values.generators import standing
 from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.keys import custom_hash, is_plain_key, plain_key
 from ingot.capture.values.late_text import LateText
+from ingot.capture.values.made_classes import refuse_made
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.modes import InferenceGuard, refuse_inside
 from ingot.capture.values.numbers import NumberValue
@@ -151,6 +152,7 @@ class Results:
         return known[1]
 
     def _make(self, value: Value) -> Recipe:
+        refuse_made(self.session, value)
         if isinstance(value, LazyValue):
             return self._outside(value)
         if value.source is not None and not isinstance(value, TensorValue):

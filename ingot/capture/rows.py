@@ -20,6 +20,7 @@ from ingot.capture.values import (  # noqa: F401
     iterators,
     library,
     listed,
+    made_classes,
     marked,
     modes,
     module,

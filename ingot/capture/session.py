@@ -39,6 +39,7 @@ from ingot.capture.values.base import NULL, Arguments, Keywords, LazyValue, Rais
 from ingot.capture.values.constant import LITERALS, NONE, ConstantValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue
+from ingot.capture.values.made_classes import made_member
 from ingot.capture.values.mappings import AttributesDict, InstanceDict
 from ingot.capture.values.objects import IdentityKey, ObjectValue, bind_member, plain_base
 from ingot.capture.values.sequences import ListValue, TupleValue, TypedKey, is_struct_sequence
@@ -277,6 +278,13 @@ class Session(Semantics, Reading):
                 self.guard(ConstSource(cls), Kind.CLASS_ATTRIBUTE, (name, member))
         return member
 
+    def changed_class(self, cls: type) -> Value:
+        """The value of a class that the program has made, and changed now."""
+        for known, name in list(self._class_lookups):
+            if known is cls:
+                del self._class_lookups[known, name]
+        return self.builtin(cls)
+
     def looks_up_plainly(self, cls: type) -> bool:
         """Whether instances of a class look attributes up as those of the class written in C that
         it derives from."""
@@ -373,6 +381,9 @@ class Session(Semantics, Reading):
 
     def wrap_class_member(self, raw: Any) -> Value:
         """What a class holds; that it holds this very object is guarded by `class_lookup`."""
+        made = made_member(self, raw)
+        if made is not None:
+            return made
         return self.wrap(raw, ConstSource(raw))
 
     def wrap_global(self, namespace: dict[str, Any], name: str) -> Value | None:

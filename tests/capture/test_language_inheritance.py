@@ -283,7 +283,7 @@ def class_hooks(x, y):
     )
 
 
-@broken("a class is defined")
+@whole
 def classes_inside(x, y):
     class Local(Point, metaclass=type):
         scale = 2
@@ -297,13 +297,13 @@ def classes_inside(x, y):
     return Local(x, y).scaled() * len(Local(1)), Local.__name__, Local.__qualname__
 
 
-@broken("a class is defined")
+@whole
 def type_with_three_arguments(x, y):
     Made = type("Made", (Point,), {"k": 3, "times": lambda self, z: z * self.k})
     return Made(1).times(x), Made.__name__, Made.__mro__[1]
 
 
-@broken("a class is defined")
+@whole
 def named_tuple_inside(x, y):
     Pair = collections.namedtuple("Pair", "a b")
     return Pair(x, 1).a + y

@@ -65,7 +65,7 @@ def defines_class(x):
     class Local:
         pass
 
-    return x
+    return x, Local
 
 
 def makes_module(x):

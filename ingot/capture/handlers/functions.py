@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import Value
-from ingot.capture.values.construction import class_is_made
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.functions import CellValue, FunctionValue, GeneratorValue
 from ingot.capture.values.sequences import TupleValue
@@ -34,7 +34,7 @@ def set_function_attribute(frame: InterpreterFrame, flag: int) -> None:
 
 @handles("LOAD_BUILD_CLASS")
 def load_build_class(frame: InterpreterFrame, _: Any) -> None:
-    raise class_is_made(frame.session)
+    frame.push(frame.session.builtin(builtins.__build_class__))
 
 
 @handles("RETURN_GENERATOR")

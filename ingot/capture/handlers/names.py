@@ -6,6 +6,7 @@ from typing import Any
 
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import NULL, Value
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.functions import CellValue
 
 
@@ -105,7 +106,24 @@ def _set_cell(frame: InterpreterFrame, slot: int, content: Value) -> None:
         frame.session.effects.set_cell(frame.session, cell, content)
 
 
-@handles("LOAD_GLOBAL", "LOAD_NAME")
+@handles("LOAD_NAME")
+def load_name(frame: InterpreterFrame, name: str) -> None:
+    if frame.names is not None and name in frame.names:
+        frame.push(frame.names[name])
+    else:
+        load_global(frame, name)
+
+
+@handles("LOAD_CLASSDEREF")
+def load_class_deref(frame: InterpreterFrame, slot: int) -> None:
+    name = frame.program.names[slot]
+    if frame.names is not None and name in frame.names:
+        frame.push(frame.names[name])
+    else:
+        load_deref(frame, slot)
+
+
+@handles("LOAD_GLOBAL")
 def load_global(frame: InterpreterFrame, name: str) -> None:
     session, namespace = frame.session, frame.function.namespace
     value = session.wrap_global(namespace, name) or session.wrap_builtin(namespace, name)
@@ -127,9 +145,28 @@ def delete_global(frame: InterpreterFrame, name: str) -> None:
     session.effects.set_name(namespace, name, NULL)
 
 
-@handles("STORE_NAME", "DELETE_NAME")
+@handles("STORE_NAME")
 def store_name(frame: InterpreterFrame, name: str) -> None:
-    raise frame.session.unsupported("unbound-name", f"the name {name!r} of a class body is set")
+    _class_names(frame, name)[name] = frame.stack.pop()
+
+
+@handles("DELETE_NAME")
+def delete_name(frame: InterpreterFrame, name: str) -> None:
+    if _class_names(frame, name).pop(name, None) is None:
+        raise frame.session.raised(NameError, f"name '{name}' is not defined")
+
+
+@handles("SETUP_ANNOTATIONS")
+def setup_annotations(frame: InterpreterFrame, _: Any) -> None:
+    if frame.names is not None:
+        frame.names.setdefault("__annotations__", DictValue((), dict))
+
+
+def _class_names(frame: InterpreterFrame, name: str) -> dict[str, Value]:
+    """The namespace of the class whose body runs."""
+    if frame.names is None:
+        raise frame.session.unsupported("unbound-name", f"the name {name!r} of a module is set")
+    return frame.names
 
 
 @handles("IMPORT_NAME")

@@ -34,7 +34,7 @@ def push_null_below(frame: InterpreterFrame, _: Any) -> None:
     frame.stack.insert(-1, NULL)
 
 
-@handles("NOP", "SETUP_ANNOTATIONS")
+@handles("NOP")
 def nop(frame: InterpreterFrame, _: Any) -> None:
     pass
 

@@ -262,6 +262,8 @@ def vars_(session: Session, value: Value | None = None) -> Value:
 def locals_(session: Session) -> Value:
     """A new dict at each call, as it is from Python 3.13 on."""
     frame = session.frames[-1]
+    if frame.names is not None:
+        raise session.unsupported("class-definition", "locals() of a class that is defined")
     variables = {}
     for name, value in zip(frame.program.names, frame.slots):
         content = getattr(value, "content", value)

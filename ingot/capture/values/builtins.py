@@ -28,6 +28,7 @@ from ingot.capture.values.base import (
     wrong_arguments,
 )
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.functions import BoundMethod
 from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ObjectValue
 from ingot.capture.values.operator_methods import EQUALITIES
 from ingot.capture.values.subclasses import BuiltinObject
@@ -83,9 +84,11 @@ class BuiltinValue(KnownObject):
             return session.wrap_result(getattr, self.object, name)
         if name == "__get__" and not find_missing(type(self.object), name):
             return session.builtin(_get_method)
+        if isinstance(self.object, property) and name in ("getter", "setter", "deleter"):
+            return BoundMethod(session.builtin(getattr(property, name)), self)
         if isinstance(self.object, property):
             value = session.python(getattr, self.object, name)
-            return session.wrap_constant(value)
+            return session.realize(session.wrap_class_member(value))
         return super().get_attribute(session, name)
 
     def callee(self, session: Session, args: Arguments, kwargs: Keywords) -> Callee | None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import builtins
 import collections
-import dataclasses
-import enum
 import operator
-import types
 from collections.abc import Iterator
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -274,22 +271,10 @@ for _base in (int, float, str, bytes, complex, frozenset):
 # -- the built-in classes --------------------------------------------------------------------------
 
 
-@means(type)
-def type_(session: Session, value: Value, *rest: Value) -> Value:
-    if rest:
-        raise class_is_made(session)
-    return session.wrap_constant(value.python_type())
-
-
 def class_is_made(session: Session) -> Exception:
     """What a call makes anew each time cannot be relied on: what follows would be compiled again at
     each call."""
     return session.unsupported("class-definition", "a class is defined")
-
-
-@means(collections.namedtuple, dataclasses.dataclass, types.new_class, enum.EnumType)
-def _class_factory(session: Session, *args: Value, **kwargs: Value) -> Value:
-    raise class_is_made(session)
 
 
 @means(bool)

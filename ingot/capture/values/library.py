@@ -295,8 +295,3 @@ def mapping_proxy(session: Session, mapping: Value) -> Value:
     if mapping.cls is MappingProxyType and mapping.source is not None:
         return DictValue(mapping.entries.items(), MappingProxyType, mapping.source, mapping.object)
     return ProxyValue(mapping)
-
-
-@means(property, staticmethod, classmethod)
-def descriptor(session: Session, *args: Value) -> Value:
-    raise session.unsupported("construction", "a descriptor is made")
