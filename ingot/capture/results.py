@@ -218,6 +218,8 @@ class Results:
                 "func-transform",
                 f"{value.describe()} is alive outside of the transform that it was computed in",
             )
+        if value.cls is not torch.Tensor:
+            raise self._alive(f"{value.describe()}, which is a {value.cls.__name__} made inside,")
         refuse_selected(self.session, value)
         # torch makes a view anew to tell, where what it shows was written
         with self.session.graph.context:

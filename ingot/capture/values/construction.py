@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from ingot.capture.meanings import How, meaning_of, meaning_of_construction, means, stated
 from ingot.capture.values.base import (
     NULL,
@@ -28,6 +30,7 @@ from ingot.capture.values.containers import DictValue
 from ingot.capture.values.exceptions import ExceptionValue, fields_of
 from ingot.capture.values.functions import CellValue
 from ingot.capture.values.mappings import DictObject
+from ingot.capture.values.module import ModuleValue
 from ingot.capture.values.objects import ObjectValue, StandIn, instance_of, plain_base
 from ingot.capture.values.sequences import (
     ListValue,
@@ -144,6 +147,8 @@ def _new_object(session: Session, cls: type, args: Arguments, kwargs: Keywords) 
             raise session.raised(TypeError, f"{cls.__name__}() takes no arguments")
     if getattr(cls, "__abstractmethods__", None):
         session.python(object.__new__, cls)  # TypeError
+    if issubclass(cls, nn.Module):
+        return ModuleValue(cls)
     return instance_of(cls)
 
 

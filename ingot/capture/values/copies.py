@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import Parameter
 
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
@@ -14,8 +15,8 @@ from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.identity import IdentityNumber
-from ingot.capture.values.tensor import TensorValue
-from ingot.graph.fakes import FakeTensor, storage_key
+from ingot.capture.values.tensor import TensorValue, call_by_rule
+from ingot.graph.fakes import FakeTensor, data_of, storage_key
 from ingot.torch_private import aten
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def _deepcopy(
     memo = None
     if len(args) == 1 and not kwargs:
         memo = session.realize(args[0])
+    if isinstance(memo, DictValue) and memo.source is None and tensor.cls is Parameter:
+        return _copy_of_parameter(session, tensor, memo)
     if not isinstance(memo, DictValue) or memo.source is not None or not _is_plain(session, tensor):
         return None
     place = id(memo), storage_key(tensor.fake)
@@ -52,12 +55,37 @@ def _deepcopy(
     return copy
 
 
+def _copy_of_parameter(session: Session, parameter: TensorValue, memo: DictValue) -> Value | None:
+    """A parameter that the program makes; None where it has attributes of its own."""
+    if not _has_no_attributes(session, parameter):
+        return None
+    copy = _call(session, "clone", _detached(session, parameter))
+    copy.cls = Parameter
+    if parameter.fake.requires_grad:
+        call_by_rule(session, "requires_grad_", copy, [], {})
+    memo.set_item(session, IdentityNumber(parameter), copy)
+    return copy
+
+
+def _detached(session: Session, tensor: TensorValue) -> TensorValue:
+    data = session.call_function(data_of, tensor)
+    assert isinstance(data, TensorValue)
+    return data
+
+
 def _is_plain(session: Session, tensor: TensorValue) -> bool:
     meta = _meta(tensor)
-    if tensor.cls is not torch.Tensor or tensor.attributes or tensor.fake.requires_grad:
+    if tensor.cls is not torch.Tensor or tensor.fake.requires_grad:
         return False
     numbers = (*meta.shape, *meta.stride(), meta.storage_offset())
     if torch.SymInt in map(type, numbers) or meta.untyped_storage().nbytes() % meta.itemsize:
+        return False
+    return _has_no_attributes(session, tensor)
+
+
+def _has_no_attributes(session: Session, tensor: TensorValue) -> bool:
+    """Whether the user has set no attribute of a tensor, which is guarded."""
+    if tensor.attributes:
         return False
     if tensor.source is not None:
         own = vars(session.graph.inputs.value_of(tensor))

@@ -34,6 +34,11 @@ def is_plain_key(key: Any) -> bool:
     return type(key) in _PLAIN_KEYS or is_plain_constant(key)
 
 
+def is_guarded_alone(key: Any) -> bool:
+    """Whether a guard can look a key up in a container, which it then says nothing else of."""
+    return is_plain_key(key) or type(key) is type
+
+
 def custom_hash(key: Any) -> int | None:
     """The hash of a key that a `__hash__` of the user's gave. None where none was asked, and where
     a tuple also holds an object that hashes by its identity, which may not be made yet."""

@@ -67,7 +67,8 @@ class ModuleValue(ObjectValue):
         """The parameter, buffer or submodule of this name; None if there is none (guarded)."""
         if self.source is None:
             value: Value | None = None
-            for table_value in map(self.attributes.get, _TABLES):
+            for table in _TABLES:
+                table_value = session.realize(self.attributes.get(table, NULL))
                 if isinstance(table_value, DictValue) and name in table_value.entries:
                     value = value or table_value.entries[name]
             return value

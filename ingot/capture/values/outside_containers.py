@@ -12,7 +12,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, ItemSource, dict_items, dict_keys, set_members
 from ingot.capture.values.base import NULL, LazyValue, Value, alive
 from ingot.capture.values.containers import DictValue
-from ingot.capture.values.keys import guarded_key, is_plain_key, outside_key
+from ingot.capture.values.keys import guarded_key, is_guarded_alone, outside_key
 from ingot.capture.values.objects import ContentKey, IdentityKey
 from ingot.capture.values.sets import SetValue
 
@@ -62,7 +62,7 @@ class OutsideDict(DictValue):
             if written is NULL:
                 return None
             return written
-        if self._entries or not is_plain_key(key):
+        if self._entries or not is_guarded_alone(key):
             return self.entries.get(key)
         if not dict.__contains__(self.object, key):
             session.guard(self.source, Kind.ABSENT_KEY, key)
@@ -145,7 +145,7 @@ class OutsideSet(SetValue):
         written = session.effects.written(self.object, key)
         if written is not None:
             return written is not NULL
-        if self._whole or not is_plain_key(key):
+        if self._whole or not is_guarded_alone(key):
             return key in self.entries
         answer = set.__contains__(self.object, key)
         session.guard(self.source, Kind.MEMBER, (key, answer))

@@ -249,6 +249,8 @@ class TensorValue(Value):
         example = torch.empty(0, dtype=self.fake.dtype, device="cpu")
         if self.fake.device.type != "cpu":
             example = example.to("meta")
+        if self.cls is torch.nn.Parameter:
+            example = torch.nn.Parameter(example, requires_grad=False)
         return session.python(isinstance, example, classes)
 
     def _own_attribute(self, session: Session, name: str) -> Value:
