@@ -10,6 +10,7 @@ from ingot.capture.handlers.control import truth_at_branch
 from ingot.capture.interpreter import InterpreterFrame, OpcodeHandler, handles
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.late_text import formatted
+from ingot.capture.values.membership import answer_of_data
 from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.unread import counted
 
@@ -61,4 +62,10 @@ def is_op(frame: InterpreterFrame, inverted: int) -> None:
 @handles("CONTAINS_OP")
 def contains_op(frame: InterpreterFrame, inverted: int) -> None:
     container, item = frame.pop(), frame.pop()
-    frame.push(ConstantValue(frame.session.contains(container, item) is not bool(inverted)))
+    answer = answer_of_data(frame.session, container, item)
+    if answer is None:
+        frame.push(ConstantValue(frame.session.contains(container, item) is not bool(inverted)))
+    elif inverted:
+        frame.push(frame.session.negation(answer))
+    else:
+        frame.push(answer)

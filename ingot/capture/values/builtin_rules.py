@@ -31,6 +31,7 @@ from ingot.capture.values.base import (
 from ingot.capture.values.builtins import call_pure, of_number_in_graph, special_first
 from ingot.capture.values.constant import NONE, ConstantValue, as_value
 from ingot.capture.values.functions import GeneratorValue
+from ingot.capture.values.membership import answer_of_data
 from ingot.capture.values.objects import ObjectValue, plain_base
 from ingot.capture.values.sequences import RangeIterator
 from ingot.capture.values.subclasses import SEQUENCES
@@ -324,7 +325,9 @@ def getitem(session: Session, owner: Value, key: Value) -> Value:
 
 @means(operator.contains)
 def contains(session: Session, container: Value, item: Value) -> Value:
-    return ConstantValue(session.contains(container, item))
+    return answer_of_data(session, container, item) or ConstantValue(
+        session.contains(container, item)
+    )
 
 
 @means(operator.setitem)
