@@ -16,6 +16,7 @@ from ingot.capture.inner_calls import captured_by
 from ingot.collection import paused_collection
 from ingot.errors import unsupported
 from ingot.graph.ambient import Modes, undisturbed
+from ingot.graph.process_modes import left_alone
 from ingot.ladder import Sizes
 from ingot.native import Entry
 from ingot.sequences import Args, Kwargs
@@ -86,7 +87,7 @@ class HotSizes:
         compilation = compiler.new_compilation(
             f"sizes that came {HOT} times in a row, compiled for in the background"
         )
-        with captured_by(None), undisturbed(), paused_collection():
+        with captured_by(None), undisturbed(), left_alone(), paused_collection():
             if compiler.entries[: len(entries)] != [*entries]:
                 return  # reset since then
             modes.set()

@@ -151,6 +151,27 @@ top_saved_tensors_default_hooks = find("torch._C._autograd._top_saved_tensors_de
 pop_saved_tensors_default_hooks = find("torch._C._autograd._pop_saved_tensors_default_hooks", ALL)
 push_saved_tensors_default_hooks = find("torch._C._autograd._push_saved_tensors_default_hooks", ALL)
 
+set_torchs_default_dtype = find("torch._C._set_default_dtype", ALL)
+attention_order = find("torch._C._get_sdp_priority_order", ALL)
+set_attention_order = find("torch._C._set_sdp_priority_order", ALL)
+get_sdp_flags = (
+    find("torch._C._get_flash_sdp_enabled", ALL),
+    find("torch._C._get_mem_efficient_sdp_enabled", ALL),
+    find("torch._C._get_math_sdp_enabled", ALL),
+    find("torch._C._get_cudnn_sdp_enabled", ALL),
+    find("torch._C._get_overrideable_sdp_enabled", ALL),
+    find("torch._C._get_math_sdp_allow_fp16_bf16_reduction", ALL),
+)
+set_sdp_flags = (
+    find("torch._C._set_sdp_use_flash", ALL),
+    find("torch._C._set_sdp_use_mem_efficient", ALL),
+    find("torch._C._set_sdp_use_math", ALL),
+    find("torch._C._set_sdp_use_cudnn", ALL),
+    find("torch._C._set_sdp_use_overrideable", ALL),
+    find("torch._C._set_math_sdp_allow_fp16_bf16_reduction", ALL),
+)
+SDPBackend = find("torch._C._SDPBackend", ALL)
+
 # -- modes and dispatch ----------------------------------------------------------------------------
 
 if not TYPE_CHECKING:

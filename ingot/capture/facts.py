@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ingot.graph.process_modes import AttentionModes
 from ingot.precision import float32_precisions
 from ingot.torch_private import (
     DeviceContext,
@@ -200,6 +201,7 @@ class GlobalState(NamedTuple):
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
     autocast_cache: bool
     default_dtype: torch.dtype
+    attention: AttentionModes
     deterministic: bool
     matmul_precision: tuple[str, str]  # of float32, by CUDA and by oneDNN
     function_modes: tuple[Any, ...]  # the device of new tensors is one of them
@@ -261,6 +263,7 @@ def read_global_state() -> GlobalState:
         tuple(map(_autocast, _AUTOCAST_DEVICES)),
         torch.is_autocast_cache_enabled(),
         torch.get_default_dtype(),
+        AttentionModes.now(),
         torch.are_deterministic_algorithms_enabled(),
         float32_precisions(),
         tuple(map(_identity, _function_modes())),

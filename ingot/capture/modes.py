@@ -95,6 +95,8 @@ class ModeTracker:
                 self._entered.append(add_call(graph, enter_autocast, values, where))
         if before.grad != modes.grad:
             add_call(graph, set_grad_enabled, (modes.grad,), where)
+        for function, args in before.process.changes(modes.process):
+            add_call(graph, function, args, where)
         self._in_graph = modes
 
     def _contexts(self, modes: Modes) -> list[tuple[str, Autocast]]:

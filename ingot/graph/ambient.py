@@ -1,5 +1,7 @@
-"""The modes of a thread that the meaning of an op depends on and that a program may change:
-gradients, autocast and inference mode."""
+"""The modes of a thread that the meaning of an op depends on and that a program may change.
+
+These are gradients, autocast and inference mode; `Modes` has those of the process beside them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ingot.graph.process_modes import PROCESS_SWITCHES, ProcessModes, changes_of_thread
 from ingot.torch_private import (
     enter_autocast,
     exit_autocast,
@@ -101,6 +104,7 @@ SWITCHES = frozenset(
         vmap_decrement_nesting,
         grad_increment_nesting,
         grad_decrement_nesting,
+        *PROCESS_SWITCHES,
     }
 )
 """Functions that switch a mode in a captured graph. A graph ends in the modes that it began with,
@@ -121,6 +125,7 @@ class Modes(NamedTuple):
     grad: bool
     autocast: tuple[Autocast, ...]
     autocast_cache: bool
+    process: ProcessModes
 
     @staticmethod
     def now() -> Modes:
@@ -131,7 +136,7 @@ class Modes(NamedTuple):
                 Autocast(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
             )
         grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
-        return Modes(grad, tuple(autocast), cache)
+        return Modes(grad, tuple(autocast), cache, ProcessModes.now())
 
     def changes(self, after: Modes) -> list[Change]:
         """The calls that lead from these modes to those."""
@@ -145,6 +150,7 @@ class Modes(NamedTuple):
             changes.append((torch.set_autocast_cache_enabled, (after.autocast_cache,)))
         if self.grad != after.grad:
             changes.append((set_grad_enabled, (after.grad,)))
+        changes += self.process.changes(after.process)
         return changes
 
     def set(self) -> None:
@@ -166,6 +172,7 @@ def snapshot() -> Callable[[], None]:
     modes, depth, levels = Modes.now(), autocast_depth(), get_dynamic_layer_stack_depth()
     entered = len(_inside.contexts)
     dispatch_modes = len_torch_dispatch_stack()
+    process_changes = changes_of_thread()
 
     def restore() -> None:
         # a signal came between a push and its `with`
@@ -174,7 +181,10 @@ def snapshot() -> Callable[[], None]:
         while get_dynamic_layer_stack_depth() > levels:
             _LEAVE_LEVEL[peek_interpreter_stack().key().name]()
         _abandon_inference_mode(entered)
-        modes.set()
+        if changes_of_thread() == process_changes:  # what is different is another thread's
+            modes._replace(process=ProcessModes.now()).set()
+        else:
+            modes.set()
         surplus = autocast_depth() - depth
         for _ in range(surplus):
             torch.autocast_decrement_nesting()

@@ -24,6 +24,7 @@ from ingot.graph import (  # noqa: F401  (they register rules)
 )
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.decompositions import DECOMPOSITIONS
+from ingot.graph.default_dtype import independent
 from ingot.graph.fake_context import FakeContext, Mode
 from ingot.graph.fake_ops import NUMBERS, numbers_in_place_of_tensors, run_fake
 from ingot.graph.fakes import (
@@ -98,6 +99,7 @@ class AtenTracer(Mode):
         self.context = context
         self.graph = torch.fx.Graph()
         self.where = ""
+        self._default_dtype = torch.get_default_dtype()  # that of what runs the graph
         self.region: int | None = None  # the checkpointed region that runs, or BEHIND
         self._tracked: dict[int, Tracked] = {}  # by id of the fake, which the Tracked keeps alive
         self._placeholders: list[Node] = []
@@ -186,6 +188,9 @@ class AtenTracer(Mode):
         if op in _AT_INDEX:
             args = _from_start(op, args)
         result = self.context.predicted(op, args, kwargs)
+        if torch.get_default_dtype() is not self._default_dtype:
+            with self:
+                args, kwargs = independent(op, args, kwargs, result)
         if meta.rule_for(op) is meta.native and args and isinstance(args[0], FakeTensor):
             self._record_views(op, args, kwargs, result)
         else:

@@ -282,6 +282,7 @@ def attention(
         and min(query.dim(), key.dim(), value.dim()) > 1
         and not (dropout_p or enable_gqa or (is_causal and mask is not None))
         and not torch.is_autocast_enabled(query.device.type)
+        and torch.backends.cuda.math_sdp_enabled()
     ):
         return attention_written_out(query, key, value, mask, is_causal, scale)
     if (

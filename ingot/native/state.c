@@ -8,6 +8,13 @@
 /* at::Float32Backend, at::Float32Op, at::Float32Precision */
 enum { BACKEND_CUDA = 1, BACKEND_MKLDNN = 2, OP_MATMUL = 3, TF32 = 2, BF16 = 3 };
 
+/* std::array<at::SDPBackend, ATTENTION_BACKENDS>, which torch writes to memory; with some to spare,
+ * should it know more of them. */
+enum { ATTENTION_BACKENDS = 5 };
+typedef struct {
+    int32_t backends[4 * ATTENTION_BACKENDS];
+} AttentionOrder;
+
 static struct {
     bool (*grad_mode)(void);
     bool (*inference_mode)(void);
@@ -20,6 +27,13 @@ static struct {
     const void *(*context)(void);
     bool (*deterministic)(const void *context);
     int32_t (*precision)(const void *context, int32_t backend, int32_t op);
+    bool (*flash_attention)(const void *context);
+    bool (*efficient_attention)(const void *context);
+    bool (*math_attention)(const void *context);
+    bool (*cudnn_attention)(const void *context);
+    bool (*other_attention)(const void *context);
+    bool (*half_attention)(const void *context);
+    AttentionOrder (*attention_order)(const void *context);
 } torch;
 
 static const struct {
@@ -37,6 +51,13 @@ static const struct {
     {&torch.context, "_ZN2at13globalContextEv"},
     {&torch.deterministic, "_ZNK2at7Context23deterministicAlgorithmsEv"},
     {&torch.precision, "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE"},
+    {&torch.flash_attention, "_ZNK2at7Context19userEnabledFlashSDPEv"},
+    {&torch.efficient_attention, "_ZNK2at7Context26userEnabledMemEfficientSDPEv"},
+    {&torch.math_attention, "_ZNK2at7Context18userEnabledMathSDPEv"},
+    {&torch.cudnn_attention, "_ZNK2at7Context19userEnabledCuDNNSDPEv"},
+    {&torch.other_attention, "_ZNK2at7Context26userEnabledOverrideableSDPEv"},
+    {&torch.half_attention, "_ZNK2at7Context29allowFP16BF16ReductionMathSDPEv"},
+    {&torch.attention_order, "_ZN2at7Context16sDPPriorityOrderEv"},
 };
 
 /* c10::impl::raw_local_dispatch_key_set is thread-local: looking it up gives the calling thread's
@@ -68,6 +89,19 @@ static int32_t lowered_precision(const void *context, int32_t backend) {
     return found == TF32 || found == BF16 ? found : 0;
 }
 
+static uint64_t attention_modes(const void *context) {
+    uint64_t modes = (uint64_t)torch.flash_attention(context) |
+                     (uint64_t)torch.efficient_attention(context) << 1 |
+                     (uint64_t)torch.math_attention(context) << 2 |
+                     (uint64_t)torch.cudnn_attention(context) << 3 |
+                     (uint64_t)torch.other_attention(context) << 4 |
+                     (uint64_t)torch.half_attention(context) << 5;
+    AttentionOrder order = torch.attention_order(context);
+    for (int i = 0; i < ATTENTION_BACKENDS; i++)
+        modes |= (uint64_t)(order.backends[i] & 0xff) << 8 * (i + 1);
+    return modes;
+}
+
 bool ingot_read_global_state(IngotGlobalState *state) {
     const uint64_t *keys = find_local_keys();
     const void *context = torch.context();
@@ -84,6 +118,7 @@ bool ingot_read_global_state(IngotGlobalState *state) {
         .cuda_autocast_dtype = torch.autocast_dtype(CUDA),
         .matmul_precision = lowered_precision(context, BACKEND_CUDA) |
                             lowered_precision(context, BACKEND_MKLDNN) << 8,
+        .attention = attention_modes(context),
     };
     return modes == 0;
 }

@@ -11,6 +11,7 @@ typedef struct {
         excluded;   /* dispatch keys: inference mode, autocast, dispatch modes, functorch, ... */
     uint64_t modes; /* grad mode, default dtype, determinism, ... packed */
     int64_t cpu_autocast_dtype, cuda_autocast_dtype, matmul_precision;
+    uint64_t attention; /* which backends it may use, and in which order */
 } IngotGlobalState;
 
 /* Finds torch's functions. After it, false where one is missing: then only the Python reader can

@@ -666,6 +666,16 @@ STATES: list[tuple[str, Callable[[], Any], str]] = [
         "function_modes was",
     ),
     (
+        "attention",
+        lambda: Restore(torch.backends.cuda.enable_flash_sdp, False, True),
+        "attention was",
+    ),
+    (
+        "attention order",
+        lambda: Restore(torch._C._set_sdp_priority_order, [2, 1, 0, 3, 4], [1, 2, 0, 3, 4]),
+        "attention was",
+    ),
+    (
         "deterministic",
         lambda: Restore(torch.use_deterministic_algorithms, True, False),
         "deterministic was",

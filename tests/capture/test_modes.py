@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.profiler import record_function
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity
 
 import ingot
 from ingot.compiler import Compiler
 from ingot.graph.ambient import Modes, autocast_depth, preserved
+from ingot.graph.process_modes import ProcessModes
 from tests.capture.language import Table
 from tests.oracle import assert_near
 from tests.tracked import Tracked
@@ -57,13 +57,13 @@ def modes_as_before() -> Any:
     """No test leaves a mode behind, whatever the program does."""
     with preserved():
         before = (
-            torch.get_default_dtype(),
+            ProcessModes.now(),
             torch.get_default_device(),
             torch.is_inference_mode_enabled(),
         )
         yield
     assert before == (
-        torch.get_default_dtype(),
+        ProcessModes.now(),
         torch.get_default_device(),
         torch.is_inference_mode_enabled(),
     )
@@ -430,14 +430,6 @@ def default_device(x: Tensor, y: Tensor) -> Any:
     return a
 
 
-@broken("_set_default_dtype")
-def default_dtype(x: Tensor, y: Tensor) -> Any:
-    torch.set_default_dtype(torch.float64)
-    a = torch.ones(3)
-    torch.set_default_dtype(torch.float32)
-    return a, torch.ones(3), x + y
-
-
 @broken("")
 def forked_random_state(x: Tensor, y: Tensor) -> Any:
     with torch.random.fork_rng():
@@ -449,12 +441,6 @@ def forked_random_state(x: Tensor, y: Tensor) -> Any:
 def seeded(x: Tensor, y: Tensor) -> Any:
     torch.manual_seed(5)
     return torch.rand(3) + 1, torch.randn(2)
-
-
-@broken("")
-def attention_kernels(x: Tensor, y: Tensor) -> Any:
-    with sdpa_kernel(SDPBackend.MATH):
-        return F.scaled_dot_product_attention(x[None], y[None], y[None])
 
 
 @broken("")

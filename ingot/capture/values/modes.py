@@ -1,5 +1,5 @@
-"""Modes inside the captured function: gradients, autocast, inference mode, the default device,
-labels for profilers.
+"""Modes inside the captured function: gradients, autocast, inference mode, the default dtype, the
+backends of attention, labels for profilers.
 
 torch's context managers and decorators for these are Python, and are inlined as any other. What
 they come down to are a few C functions that read or set the mode of the thread: those that set one
@@ -20,19 +20,30 @@ from torch.autograd.profiler import record_function
 
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
-from ingot.capture.sources import ConstSource
+from ingot.capture.sources import ConstSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Rule, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue
+from ingot.capture.values.sequences import ListValue
 from ingot.capture.values.wrap import wrapper_of, wraps
 from ingot.graph.ambient import AUTOCAST_DEVICES, Modes
+from ingot.graph.process_modes import (
+    set_attention_flag,
+    set_attention_priority,
+    set_default_dtype,
+)
 from ingot.torch_private import (
     DecoratorContextManager,
     InferenceMode,
     NoParamDecoratorContextManager,
+    SDPBackend,
+    attention_order,
+    set_attention_order,
     set_grad_enabled,
+    set_sdp_flags,
     set_stack_frame_name,
+    set_torchs_default_dtype,
 )
 
 if TYPE_CHECKING:
@@ -92,6 +103,28 @@ for _function in (
     torch.set_autocast_cache_enabled,
 ):
     means(_function)(_sets_mode(_function))
+
+# -- modes of the process --------------------------------------------------------------------------
+
+means(set_torchs_default_dtype)(_sets_mode(set_default_dtype))
+means(set_attention_order)(_sets_mode(set_attention_priority))
+for _place, _setter in enumerate(set_sdp_flags):
+    means(_setter)(_sets_mode(functools.partial(set_attention_flag, _place)))
+
+
+@means(attention_order, how=How.STATE)
+def _attention_order(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """The backends of attention in their order; GLOBAL_STATE guards it."""
+    return ListValue(list(map(session.wrap_constant, attention_order())), list)
+
+
+@wraps(SDPBackend)
+def _wrap_backend(session: Session, object_: Any, source: Source) -> Value:
+    """A backend of attention, told from others by its number."""
+    session.guard(source, Kind.TYPE, SDPBackend)
+    session.guard_derived(int, object_, source)
+    return ConstantValue(object_, source)
+
 
 # -- inference mode --------------------------------------------------------------------------------
 

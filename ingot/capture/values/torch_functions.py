@@ -58,6 +58,7 @@ from ingot.torch_private import (
     assert_,
     combine_input_and_mask,
     get_privateuse1_backend_name,
+    get_sdp_flags,
     get_tracing_state,
     is_autocast_available,
     is_torch_function_enabled,
@@ -202,6 +203,7 @@ for _function in (
     get_privateuse1_backend_name, torch.is_autocast_cpu_enabled,
     torch.get_autocast_cpu_dtype, torch.get_default_device, torch.cuda.is_bf16_supported,
     torch.cuda.amp.common.amp_definitely_not_available,
+    *get_sdp_flags,
 ):  # fmt: skip
     means(_function, how=How.STATE)(_asks(_function))
 
