@@ -171,6 +171,11 @@ set_sdp_flags = (
     find("torch._C._set_math_sdp_allow_fp16_bf16_reduction", ALL),
 )
 SDPBackend = find("torch._C._SDPBackend", ALL)
+create_function_from_graph = find("torch._C._create_function_from_graph", optional=True)
+get_graph_executor_optimize = find("torch._C._get_graph_executor_optimize", optional=True)
+set_graph_executor_optimize = find("torch._C._set_graph_executor_optimize", optional=True)
+ScriptFunction = find("torch._C.ScriptFunction", optional=True)
+JITException = find("torch._C.JITException", optional=True)
 
 # -- modes and dispatch ----------------------------------------------------------------------------
 

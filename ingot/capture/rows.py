@@ -30,6 +30,7 @@ from ingot.capture.values import (  # noqa: F401
     overriding,
     random_numbers,
     scalers,
+    scripted,
     selected,
     size_checks,
     slots,
