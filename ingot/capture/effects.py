@@ -213,6 +213,10 @@ class Effects:
                     _distinct(session, value, self._known[id(other)])
         self._segment.setdefault(id(change), change)
 
+    def note(self, change: Change) -> None:
+        """Takes note of what is about to be done to outside objects that cannot be confused."""
+        self._segment.setdefault(id(change), change)
+
     def is_changed(self, object_: Any) -> bool:
         """Whether an outside object was changed."""
         return id(object_) in self._changed.get(type(object_), {})
@@ -351,7 +355,7 @@ class Effects:
         memory they have."""
         fields = self.slots_of(owner, tensor)
         fields.write("grad", value)
-        self._segment.setdefault(id(fields), fields)
+        self.note(fields)
 
     def slots_of(self, owner: Value, object_: Any) -> Fields:
         """The fields of what C descriptors of the type of an object from outside hold: its
@@ -385,7 +389,7 @@ class Effects:
 
         fields = self._fields_of(namespace, store, remove, source_of)
         fields.write(name, value)
-        self._segment.setdefault(id(fields), fields)
+        self.note(fields)
 
     def set_cell(self, session: Session, cell: CellValue, content: Value) -> None:
         """Sets the variable of a closure cell from outside, or unbinds it (NULL)."""

@@ -61,6 +61,7 @@ from ingot.capture.values.functions import (
 )
 from ingot.capture.values.generators import standing
 from ingot.capture.values.identity import IdentityNumber
+from ingot.capture.values.input_hooks import HookBatch, InputHookHandle
 from ingot.capture.values.keys import custom_hash, is_plain_key, plain_key
 from ingot.capture.values.late_text import LateText
 from ingot.capture.values.made_classes import refuse_made
@@ -562,6 +563,8 @@ RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     ChosenTensor: Results._tensor,
     InferenceGuard: Results._inference_guard,
     HookHandle: lambda results, value: value.refuse(results.session),
+    HookBatch: lambda results, value: value.recipe(results),
+    InputHookHandle: lambda results, value: value.recipe(results),
     GeneratorValue: Results._generator,
     ConstantMethod: _of(getattr, "owner", "name"),
     SymIntValue: Results._output,

@@ -19,6 +19,7 @@ from ingot.capture.sources import AttrSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.chosen import refuse_watched
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.input_hooks import refuse_hooked
 from ingot.capture.values.sequences import SequenceValue
 from ingot.capture.values.tensor import TensorValue, is_none, tensors_in
 from ingot.capture.values.tensor_hooks import refuse_changed
@@ -221,6 +222,7 @@ def _refuse_watched(session: Session, tensors: list[TensorValue]) -> None:
         refuse_watched(session, tensor)
         if tensor.source is None:
             continue
+        refuse_hooked(session, tensor)
         for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
             hooks = getattr(session.graph.inputs.value_of(tensor), name)
             source = AttrSource(tensor.source, name, "slot")

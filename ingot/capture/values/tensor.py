@@ -51,7 +51,7 @@ _DATA |= frozenset("__array__ __bool__ __int__ __float__ __index__ __complex__".
 _REFUSED = frozenset(
     """
     retain_grad set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_
-    detach_ as_strided_ share_memory_ pin_memory is_pinned register_post_accumulate_grad_hook
+    detach_ as_strided_ share_memory_ pin_memory is_pinned
     __reduce_ex__ __deepcopy__ __dlpack__ map_ map2_ apply_ rename_ align_as align_to refine_names
     to_sparse to_dense is_shared as_subclass
     """.split()

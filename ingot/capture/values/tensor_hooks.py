@@ -21,6 +21,7 @@ from ingot.capture.values.base import NULL, Arguments, Keywords, Raised, Value
 from ingot.capture.values.chosen import refuse_watched
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import CellValue, FunctionValue
+from ingot.capture.values.input_hooks import register_outside
 from ingot.capture.values.numbers import OutsideNumber
 from ingot.capture.values.partials import PartialValue
 from ingot.capture.values.tensor import GradientQuestions, TensorValue, is_none
@@ -86,15 +87,13 @@ def _break_at(session: Session, step: int, reason: str) -> NoReturn:
 @means(torch.Tensor.register_hook, how=How.METHOD)
 def _register(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
     """Tensor.register_hook."""
-    (hook,) = map(session.realize, (*args, *kwargs.values()))
+    (hook,) = (*args, *kwargs.values())
     refuse_watched(session, tensor)
+    if tensor.source is not None:
+        return register_outside(session, torch.Tensor.register_hook, tensor, hook)
+    hook = session.realize(hook)
     what = f"a hook on {tensor.describe()}"
-    if (
-        tensor.source is not None
-        or session.graph.autograd
-        or tensor.leaf_since is not None
-        or is_transformed()
-    ):
+    if session.graph.autograd or tensor.leaf_since is not None or is_transformed():
         raise session.unsupported("tensor-hook", f"{what}, which is registered")
     if not tensor.fake.requires_grad:
         raise session.raised(
