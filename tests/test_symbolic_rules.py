@@ -153,3 +153,31 @@ def test_the_gradient_of_one_matrix_of_a_product(wanted: int) -> None:
         torch.testing.assert_close(*found)
     (made,) = Compiler.of(compiled).compilations
     assert made.fixed_sizes == []
+
+
+HISTOGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "counts": lambda x: torch.histc(x, 4, 0, 4) + 1,
+    "of integers": lambda x: torch.histc(x.int().float(), bins=5, min=0, max=4),
+    "of the range of the data": lambda x: x.histc(),
+    "of a matrix": lambda x: torch.histc(x[:, None] * x, 3, max=9).cumsum(0),
+}
+
+
+@pytest.mark.parametrize("name", HISTOGRAMS)
+def test_histograms_of_sizes_that_vary(name: str) -> None:
+    f = HISTOGRAMS[name]
+    compiled = ingot.compile(f, fullgraph=True)
+    for size in (3, 4, 7, 5, 40, 2):
+        x = torch.rand(size) * 4
+        assert torch.equal(compiled(x), f(x))
+    assert len(Compiler.of(compiled).compilations) <= 2  # type: ignore[union-attr]
+
+
+def test_histograms_without_bins() -> None:
+    compiled = ingot.compile(lambda x, n: torch.histc(x, n))
+    for bins in (3, 4, 0, 5, -1):
+        if bins > 0:
+            assert compiled(torch.rand(5), bins).shape == (bins,)
+        else:
+            with pytest.raises(RuntimeError, match="bins must be > 0"):
+                compiled(torch.rand(5), bins)

@@ -111,8 +111,21 @@ def sorted_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     return tuple([sized_as(op, sizes, t) for t in tried_out(op, args, kwargs)])
 
 
+# -- counting --------------------------------------------------------------------------------------
+
+
+@unless_known
+def histogram_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """As many counts as there are bins, however many elements are counted."""
+    bins = bind(op, args, kwargs)["bins"]
+    if bins < 1:
+        raise EagerRaises("histc with no bins")
+    return sized_as(op, [bins], tried_out(op, args, kwargs))
+
+
 OPS = (
     op(aten.bucketize.Tensor, aten.bucketize.Scalar, lower=bucketize),
     op(aten.searchsorted.Tensor, aten.searchsorted.Scalar, lower=searchsorted),
     op(aten.sort.default, aten.sort.stable, aten.topk.default, meta=sorted_meta),
+    op(aten.histc.default, meta=histogram_meta),
 )
