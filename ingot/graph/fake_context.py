@@ -16,7 +16,7 @@ from ingot.errors import unsupported
 from ingot.graph.fake_ops import run_fake
 from ingot.graph.fakes import FakeTensor, holds_real, is_followed, is_leaf, storage_key
 from ingot.graph.foreign import by_python_fake, gives_nothing, has_python_fake
-from ingot.graph.schemas import is_composite, is_mutable, is_random, run_composite
+from ingot.graph.schemas import is_composite, is_mutable, is_random, makes_sparse, run_composite
 from ingot.graph.shape_context import ANY_SIZE, Bounds, ShapeContext
 from ingot.loops.side_effects import acts
 from ingot.torch_private import (
@@ -97,6 +97,8 @@ class FakeContext(Mode):
         if op is _NUMBER and id(args[0]) in self.known:
             self.read.append((args[0], self.known[id(args[0])][1].item()))
             return self.read[-1][1]
+        if makes_sparse(op):  # a fake would pass for one that is strided
+            raise unsupported("tensor-layout", f"{op} makes a tensor that is not strided")
         self.effects += acts(op) and not is_mutable(op)
         return self.predicted(op, args, kwargs)
 

@@ -37,6 +37,15 @@ def is_mutable(op: OpOverload) -> bool:
     return op._schema.is_mutable
 
 
+_OF_LAYOUT = re.compile(r"aten::_?(to_sparse|sparse_(coo|csr|csc|bsr|bsc|compressed)_tensor)")
+
+
+@cache
+def makes_sparse(op: OpOverload) -> bool:
+    """Whether the op makes a sparse tensor of others."""
+    return _OF_LAYOUT.match(name_of(op)) is not None
+
+
 @cache
 def is_random(op: OpOverload) -> bool:
     """Whether the op draws from a generator: it keeps its place among the other random ops and is
