@@ -184,6 +184,7 @@ if not TYPE_CHECKING:
     OpOverloadPacket = find("torch._ops.OpOverloadPacket", ALL)
     TorchDispatchMode = find("torch.utils._python_dispatch.TorchDispatchMode", ALL)
 DeviceContext = find("torch.utils._device.DeviceContext", ALL)
+device_constructors = find("torch.utils._device._device_constructors", ALL)
 AutoDispatchBelowAutograd = find("torch._C._AutoDispatchBelowAutograd")
 DispatchKey = find("torch._C.DispatchKey", ALL)
 DisableTorchDispatch = find("torch._C._DisableTorchDispatch", ALL)

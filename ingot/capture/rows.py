@@ -11,6 +11,7 @@ from ingot.capture.values import (  # noqa: F401
     checkpoints,
     contexts,
     copies,
+    default_devices,
     deferred,
     differentiation,
     flex_attention,

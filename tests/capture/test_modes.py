@@ -415,13 +415,6 @@ def a_view_made_in_inference_mode_and_used_outside(x: Tensor, y: Tensor) -> Any:
 # -- other modes: a graph break, at least ----------------------------------------------------------
 
 
-@broken("the device of new tensors")
-def device_as_a_context(x: Tensor, y: Tensor) -> Any:
-    with torch.device("meta"):
-        a = torch.empty(3)
-    return a.device, x + 1, torch.ones(2)
-
-
 @broken("_push_on_torch_function_stack")
 def default_device(x: Tensor, y: Tensor) -> Any:
     torch.set_default_device("cpu")

@@ -26,7 +26,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.sequences import ListValue
-from ingot.capture.values.wrap import wrapper_of, wraps
+from ingot.capture.values.wrap import wraps
 from ingot.graph.ambient import AUTOCAST_DEVICES, Modes
 from ingot.graph.process_modes import (
     set_attention_flag,
@@ -245,21 +245,3 @@ def _no_flags(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 
 if not torch.backends.cudnn.is_available():
     means(torch.backends.cudnn.flags, how=How.UNREALIZED)(_no_flags)
-
-
-class DeviceValue(ConstantValue):
-    """A torch.device, which is a context manager as well: it makes itself the device of new
-    tensors."""
-
-    __slots__ = ()
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        if name in ("__enter__", "__exit__", "__call__"):
-            raise session.unsupported("mode", f"{self.describe()} as the device of new tensors")
-        return super().get_attribute(session, name)
-
-    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        raise session.unsupported("mode", f"{self.describe()} as a decorator")
-
-
-wraps(torch.device, guards=Kind.EQUALS)(wrapper_of(DeviceValue))

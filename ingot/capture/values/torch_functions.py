@@ -34,6 +34,7 @@ from ingot.capture.values.base import (
 )
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.default_devices import DefaultDevices, default_device, with_device
 from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.number_arguments import with_number
 from ingot.capture.values.numbers import NumberValue, OutsideNumber
@@ -101,6 +102,7 @@ class TorchFunction(KnownObject):
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         result: Value | None = None
+        kwargs = with_device(session, self.object, kwargs)
         if self.rule is not None:
             result = self.rule(session, args, kwargs)
         name = getattr(self.object, "__name__", "")
@@ -198,14 +200,35 @@ for _function in (
     is_torch_function_enabled, torch.cuda.is_available,
     torch.cuda.device_count, torch.accelerator.current_accelerator,
     torch.get_autocast_gpu_dtype,
-    len_torch_dispatch_stack, len_torch_function_stack,
-    is_torch_function_mode_enabled, is_autocast_available,
+    len_torch_dispatch_stack, is_autocast_available,
     get_privateuse1_backend_name, torch.is_autocast_cpu_enabled,
-    torch.get_autocast_cpu_dtype, torch.get_default_device, torch.cuda.is_bf16_supported,
+    torch.get_autocast_cpu_dtype, torch.cuda.is_bf16_supported,
     torch.cuda.amp.common.amp_definitely_not_available,
     *get_sdp_flags,
 ):  # fmt: skip
     means(_function, how=How.STATE)(_asks(_function))
+
+
+@means(torch.get_default_device, how=How.STATE)
+def _get_default_device(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    device = default_device(session)
+    if device is not None:
+        return session.wrap_constant(device)
+    return _asks(torch.get_default_device)(session, args, kwargs)
+
+
+def _asks_for_modes(function: Any) -> Rule:
+    def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        device = session.state(DefaultDevices).device
+        if device is not None:
+            raise session.unsupported("mode", f"{function.__name__}() within {device!r}")
+        return _asks(function)(session, args, kwargs)
+
+    return rule
+
+
+for _function in (len_torch_function_stack, is_torch_function_mode_enabled):
+    means(_function, how=How.STATE)(_asks_for_modes(_function))
 
 # -- Python functions ------------------------------------------------------------------------------
 
