@@ -76,6 +76,8 @@ class GraphRecorder:
         self.by_fake: dict[int, TensorValue] = {}
         self._results = Results(context)
         self.known = KnownTensors(context)
+        # tensors from outside whose `data` is set behind the graph, and where
+        self.replaced: dict[TensorValue, int] = {}
         # called with the tensors that an operation is about to write
         self.write_checks: list[Callable[[Session, list[Any]], None]] = []
 
@@ -91,6 +93,8 @@ class GraphRecorder:
         if self.known.sizes and target in _TAKE_SIZES:
             args = (*args[:1], *[_Sized(a, self.known) for a in args[1:]])
         self.context.shapes.where = session.where
+        if self.replaced:
+            self._refuse_replaced(session, args, kwargs)
         about = traits(target)
         fakes = [_argument(a, fake_of) for a in args]
         named = {}
@@ -137,6 +141,16 @@ class GraphRecorder:
         finally:
             unbacked.assumes = False
         return result, versions is not None and versions != versions_of(fakes)
+
+    def _refuse_replaced(self, session: Session, args: Arguments, kwargs: Keywords) -> None:
+        """Breaks the graph before `data` is set of a tensor that an operation reads afterwards."""
+        leaves: list[Any] = []
+        for value in (*args, *kwargs.values()):
+            value.argument(leaves.append)
+        for leaf in leaves:
+            if leaf in self.replaced:
+                sentence = f"side effect: Tensor.data of {leaf.describe()} is set, which is read"
+                raise session.unsupported("tensor-side-effect", sentence, step=self.replaced[leaf])
 
     def _note_written(self, session: Session, args: Arguments, kwargs: Keywords) -> None:
         """Before an operation is recorded that writes an argument."""

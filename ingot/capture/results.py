@@ -251,7 +251,7 @@ class Results:
         well."""
         fake, recorder = value.fake, self.session.graph
         base = recorder.by_fake.get(id(fake._base))
-        if base is None or base.source is None or value.attributes:
+        if base is None or base.source is None or value.attributes or base in recorder.replaced:
             return None
         if recorder.modes.recorded or recorder.modes.entered_at is not None:
             return None

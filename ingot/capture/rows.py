@@ -11,6 +11,7 @@ from ingot.capture.values import (  # noqa: F401
     checkpoints,
     contexts,
     copies,
+    data_setting,
     default_devices,
     deferred,
     differentiation,

@@ -35,7 +35,7 @@ from ingot.capture.values.operator_methods import BINARY_METHODS, EQUALITIES, in
 from ingot.capture.values.relations import RELATIONS, RelationValue
 from ingot.capture.values.sequences import ListValue, TupleValue
 from ingot.capture.values.subclasses import BuiltinObject, refuse_overrides
-from ingot.graph.fakes import data_of, shows_the_same
+from ingot.graph.fakes import data_of
 from ingot.graph.geometry import same_sizes
 from ingot.graph.symbols import is_decided_by_data, to_expr
 from ingot.graph.unbacked import require_relation
@@ -218,11 +218,6 @@ class TensorValue(Value):
         written = session.effects.written_slot(tensor, name)
         return written or session.realize(session.wrap_slot(tensor, self.source, name))
 
-    def _is_data(self, value: Value) -> bool:
-        """Whether a value shows the same elements of the same memory. Then setting `data` to it
-        changes nothing: `module.to(...)` may do so."""
-        return isinstance(value, TensorValue) and shows_the_same(self.fake, value.fake)
-
     def _set_gradient(self, session: Session, value: Value) -> None:
         """Sets `grad`, where autograd would take that."""
         value = session.realize(value)
@@ -276,7 +271,8 @@ class TensorValue(Value):
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         if name == "grad" and self.fake.is_leaf:
             return self._set_gradient(session, value)
-        if name == "data" and self._is_data(session.realize(value)):
+        if name == "data":
+            stated(torch.Tensor.data).rule(session, self, [value], {})  # type: ignore[union-attr]
             return None
         if name == "requires_grad" and self.fake.is_leaf:
             call_by_rule(session, "requires_grad_", self, [value], {})
