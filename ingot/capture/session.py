@@ -39,7 +39,6 @@ from ingot.capture.values.base import NULL, Arguments, Keywords, LazyValue, Rais
 from ingot.capture.values.constant import LITERALS, NONE, ConstantValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue
-from ingot.capture.values.made_classes import made_member
 from ingot.capture.values.mappings import AttributesDict, InstanceDict
 from ingot.capture.values.objects import IdentityKey, ObjectValue, bind_member, plain_base
 from ingot.capture.values.sequences import ListValue, TupleValue, TypedKey, is_struct_sequence
@@ -381,9 +380,6 @@ class Session(Semantics, Reading):
 
     def wrap_class_member(self, raw: Any) -> Value:
         """What a class holds; that it holds this very object is guarded by `class_lookup`."""
-        made = made_member(self, raw)
-        if made is not None:
-            return made
         return self.wrap(raw, ConstSource(raw))
 
     def wrap_global(self, namespace: dict[str, Any], name: str) -> Value | None:

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -203,7 +204,44 @@ def locals_of_a_body(x: Tensor) -> Any:
     return x, A.names
 
 
+def defaults_of_fields(x: Tensor) -> Any:
+    class P(NamedTuple):
+        b: Any = []
+        f: Any = lambda: 1
+
+    @dataclass
+    class Q:
+        t: Any = x
+        f: Any = lambda: 2
+
+    Pair = namedtuple("Pair", "a", defaults=[[]])
+    P().b.append(1)
+    Pair().a.append(2)
+    return P().b, P().f(), Q().f(), Q().t + 1, Pair().a
+
+
+def the_dict_of_a_class(x: Tensor) -> Any:
+    class A:
+        k = x
+
+        def g(self) -> Any:
+            return x * 3
+
+    return A.__dict__["g"](None), dict(vars(A))["g"](None), A.__dict__["k"]
+
+
+def a_signature(x: Tensor) -> Any:
+    class A:
+        def __init__(self, a: int = 1, *, b: Any = 2) -> None:
+            pass
+
+    return x + 1, str(inspect.signature(A)), str(inspect.signature(A.__init__))
+
+
 LEAVING = (
+    defaults_of_fields,
+    the_dict_of_a_class,
+    a_signature,
     the_class,
     an_instance,
     a_named_tuple,

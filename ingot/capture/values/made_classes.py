@@ -16,15 +16,18 @@ import functools
 import operator
 import types
 import typing
+from collections.abc import Mapping
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+from ingot.capture.facts import is_plain_constant
 from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, LazyValue, Value, map_values
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.construction import class_is_made
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.functions import CellValue, FunctionValue
+from ingot.capture.values.made_members import MadeClasses, MadeMembers
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.sequences import SequenceValue
@@ -45,29 +48,11 @@ class _Held:
     """Stands for the object of a value, in the namespace of a class."""
 
 
-class MadeClasses:
-    """The classes of a capture. `members` has the values of what their namespaces hold, by the id
-    of what stands for them there, which it keeps; so has `descriptors`."""
-
-    def __init__(self) -> None:
-        self.classes = set[type]()
-        self.members: dict[int, tuple[Any, Value]] = {}
-        self.descriptors: dict[int, Any] = {}
-
-
-def made_member(session: Session, raw: Any) -> Value | None:
-    """The value of what a class holds, where the program has made it."""
-    member = session.state(MadeClasses).members.get(id(raw))
-    if member is None:
-        return None
-    return member[1]
-
-
 def refuse_made(session: Session, value: Value) -> None:
     """Leaves the region to eager where a class that it makes, or an instance of one, leaves the
     graph."""
     made = session.state(MadeClasses)
-    if not made.members and not made.classes:
+    if not made.classes and not made.descriptors:
         return
     if isinstance(value, LazyValue):
         cls, object_ = type(value.object), value.object
@@ -123,11 +108,21 @@ def _base(session: Session, base: Value) -> Any:
 
 def _new_class(session: Session, name: str, bases: list[Any], namespace: dict[str, Any]) -> type:
     if _NamedTuple in bases:
+        _refuse_defaults(session, namespace)
         make = functools.partial(types.new_class, exec_body=lambda names: names.update(namespace))
         cls: type = session.python(make, name, tuple(bases))
     else:
         cls = session.python(type, name, tuple(bases), namespace)
     return cls
+
+
+def _refuse_defaults(session: Session, namespace: Mapping[str, Any]) -> None:
+    """Refuses fields whose defaults are values of the capture: what makes them fields takes the
+    stand-ins for the defaults."""
+    members = session.state(MadeMembers)
+    for name in namespace.get("__annotations__", ()):
+        if id(namespace.get(name)) in members:
+            raise class_is_made(session)
 
 
 def _raw(session: Session, key: str, value: Value) -> Any:
@@ -158,7 +153,7 @@ def _hooks(session: Session, cls: type) -> list[FunctionType]:
 
 
 def _kept(session: Session, stand_in: Any, value: Value) -> Any:
-    session.state(MadeClasses).members[id(stand_in)] = stand_in, value
+    session.state(MadeMembers)[id(stand_in)] = stand_in, value
     return stand_in
 
 
@@ -233,6 +228,8 @@ def _module(session: Session) -> Any:
 def named_tuple(session: Session, *args: Value, **kwargs: Value) -> Value:
     known = map_values(session.known, kwargs)
     known.setdefault("module", _module(session))
+    if not is_plain_constant(tuple(known.get("defaults") or ())):
+        raise class_is_made(session)
     make = collections.namedtuple
     return _made(session, session.python(make, *map(session.known, args), **known))
 
@@ -258,12 +255,9 @@ def dataclass(session: Session, *args: Value, **kwargs: Value) -> Value:
     known = map_values(session.known, kwargs)
     cls = session.known(args[0])
     made = session.state(MadeClasses).classes
-    if (
-        cls not in made
-        or _Held in map(type, vars(cls).values())
-        or known.keys() & {"slots", "weakref_slot"}
-    ):
+    if cls not in made or known.keys() & {"slots", "weakref_slot"}:
         raise class_is_made(session)
+    _refuse_defaults(session, vars(cls))
     return session.changed_class(session.python(dataclasses.dataclass, cls, **known))
 
 
