@@ -64,8 +64,8 @@ from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.input_hooks import HookBatch, InputHookHandle
 from ingot.capture.values.keys import custom_hash, is_plain_key, plain_key
 from ingot.capture.values.late_text import LateText
-from ingot.capture.values.made_classes import refuse_made
-from ingot.capture.values.made_members import made_member
+from ingot.capture.values.local_classes import refuse_local
+from ingot.capture.values.local_members import local_member
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.modes import InferenceGuard, refuse_inside
 from ingot.capture.values.numbers import NumberValue
@@ -154,9 +154,9 @@ class Results:
         return known[1]
 
     def _make(self, value: Value) -> Recipe:
-        refuse_made(self.session, value)
+        refuse_local(self.session, value)
         if isinstance(value, LazyValue):
-            member = made_member(self.session, value.object)
+            member = local_member(self.session, value.object)
             if member is not None:
                 return self._recipe(member)
             return self._outside(value)

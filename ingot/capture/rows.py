@@ -22,7 +22,7 @@ from ingot.capture.values import (  # noqa: F401
     iterators,
     library,
     listed,
-    made_classes,
+    local_classes,
     marked,
     modes,
     module,

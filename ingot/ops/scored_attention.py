@@ -19,7 +19,7 @@ from ingot.loops.spaces import address_of, contiguous_strides, extents_of
 from ingot.loops.weights import InnerProduct, Weights
 from ingot.ops.op import op
 
-WIDEST = 256  # elements of a head, which a block holds whole
+WIDEST = 128  # elements of a head, which a block holds whole
 
 
 class _Point(NamedTuple):

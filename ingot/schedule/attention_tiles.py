@@ -11,7 +11,7 @@ from ingot.schedule.kernel import Tiling
 NARROWEST = 16  # rows, columns and steps of a product of the matrix units, at least
 ROWS = 128
 STEP = 64
-WIDE = 128  # elements of heads of which a block has less
+WIDE = 128  # elements of heads whose tiles take more warps
 
 
 def tiling_of_attention(node: Contraction, buffers: Mapping[str, Buffer]) -> Tiling:
@@ -29,8 +29,6 @@ def tiling_of_attention(node: Contraction, buffers: Mapping[str, Buffer]) -> Til
         rows, stages = min(rows, 64), 2
     if buffers[node.left.buffer].dtype.itemsize > 2:
         rows, step, stages = min(rows, 64), 32, 2
-    if max(width, depth) > WIDE:
-        rows, step, stages = min(rows, 64), 32, 2
-    elif max(width, depth) == WIDE and rows == ROWS:
+    if max(width, depth) >= WIDE and rows == ROWS:
         warps = 8
     return Tiling(rows, width, step, stages, warps)

@@ -27,7 +27,7 @@ from ingot.capture.values.base import (
     type_name,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.made_members import refuse_made_class
+from ingot.capture.values.local_members import refuse_local_class
 from ingot.capture.values.objects import (
     BINARY_METHODS,
     UNARY_METHODS,
@@ -83,7 +83,7 @@ class ClassValue(KnownObject):
     def _of_type(self, session: Session, raw: Any, name: str) -> Value:
         """What an attribute found on the metaclass gives for this class."""
         if name == "__dict__":
-            refuse_made_class(session, self.object, "`__dict__`")
+            refuse_local_class(session, self.object, "`__dict__`")
             return ClassDict(self.object)
         method = getattr(type(self), f"method_{name}", None)
         if method is not None:

@@ -32,7 +32,7 @@ from ingot.capture.values.constant import NONE
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
-from ingot.capture.values.made_members import refuse_made_class
+from ingot.capture.values.local_members import refuse_local_class
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.outside_containers import OutsideDict
 from ingot.capture.values.wrap import wraps
@@ -113,7 +113,7 @@ def compile_pattern(session: Session, *args: Value, **kwargs: Value) -> Value:
 @means(inspect.signature, inspect._signature_from_callable)  # type: ignore[attr-defined]
 def signature(session: Session, obj: Value, **options: Value) -> Value:
     """The signature of a function, method or class."""
-    refuse_made_class(session, obj.identity(), "the signature")
+    refuse_local_class(session, obj.identity(), "the signature")
     known = map_values(session.known, options)
     plain = obj
     if isinstance(obj, BoundMethod):

@@ -39,7 +39,7 @@ from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.held import AliasValue, EnumValue, MemberValue
-from ingot.capture.values.made_members import made_member
+from ingot.capture.values.local_members import local_member
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue, plain_base
 from ingot.capture.values.outside_containers import OutsideDict, OutsideSet
@@ -85,7 +85,7 @@ def wrapper_of(make: Callable[[Any, Source], Value]) -> Wrapper:
 
 def wrap_object(session: Session, object_: Any, source: Source) -> Value:
     """The value of an outside object. Its type is guarded, or all of it where it is a constant."""
-    member = made_member(session, object_)
+    member = local_member(session, object_)
     if member is not None:
         return member
     for cls in type(object_).__mro__:

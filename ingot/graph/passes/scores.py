@@ -35,7 +35,7 @@ _VIEWS = {
 _TURNS = (aten.transpose.int, aten.permute.default)
 _HALVES = (torch.float16, torch.bfloat16)
 MOST_STEPS = 64  # a score is computed anew for each block of keys
-WIDEST = 256  # elements of a head
+WIDEST = 128  # elements of a head: of wider ones, a block holds too few
 
 
 def recognize_scores(graph: AtenGraph, device: str = "cuda") -> None:

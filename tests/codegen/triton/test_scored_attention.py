@@ -10,9 +10,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from ingot.codegen.triton.module import available
+from ingot.codegen.triton import supported
+from ingot.codegen.triton.module import Gpu, available, compile_kernels
+from ingot.graph import AtenGraph, FakeContext
+from ingot.graph.joint import trace_joint
+from ingot.graph.partition import Partition, partition
+from ingot.graph.passes.dead_code import remove_dead_code
+from ingot.graph.passes.pipeline import SIMPLIFICATIONS, run_passes
+from ingot.graph.passes.scores import recognize_scores
+from ingot.loops.ir import Contraction
+from ingot.loops.lowering import lower
+from ingot.loops.target import GPU
+from ingot.loops.verify import verify
+from ingot.schedule import schedule
+from ingot.schedule.kernel import Kernel
+from ingot.schedule.plan import KernelStep, Plan
 from tests.codegen.triton.interpreting import INTERPRETED, interpreted, run_interpreted
+from tests.graph.tracing import graph_of
 from tests.long import long
+from tests.loops.test_lowering import traced
 
 if not available():
     pytest.skip("Triton is not installed", allow_module_level=True)
@@ -24,23 +40,11 @@ if not INTERPRETED:
         run_interpreted(__file__)
 
 else:
-    from ingot.codegen.triton import supported
-    from ingot.graph import AtenGraph, FakeContext
-    from ingot.graph.joint import trace_joint
-    from ingot.graph.partition import partition
-    from ingot.graph.passes.dead_code import remove_dead_code
-    from ingot.graph.passes.pipeline import SIMPLIFICATIONS, run_passes
-    from ingot.graph.passes.scores import recognize_scores
-    from ingot.loops.ir import Contraction
-    from ingot.loops.lowering import lower
-    from ingot.loops.target import GPU
-    from ingot.loops.verify import verify
-    from ingot.schedule import schedule
-    from ingot.schedule.kernel import Kernel
-    from ingot.schedule.plan import KernelStep, Plan
     from tests.codegen.triton.interpreter import planned_beside, run
-    from tests.graph.tracing import graph_of
-    from tests.loops.test_lowering import traced
+
+compiled = pytest.mark.skipif(INTERPRETED, reason="compiles")
+DEVICES = [Gpu("cuda", 80), Gpu("cuda", 90), Gpu("cuda", 100), Gpu("hip", "gfx942")]
+MOST_SHARED = 228 << 10  # bytes of shared memory that a block of an H100 may have, or more
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 Scores = Callable[[Tensor], Tensor]
@@ -132,6 +136,16 @@ def test_results(name: str, sizes: tuple[int, ...]) -> None:
     assert off(ours.reshape(eager.shape), exact) <= 2 * off(eager, exact) + 1e-4
 
 
+def trained(function: Function, leaves: list[Tensor]) -> Partition:
+    context = FakeContext()
+    with context:
+        fakes = [context.fake(t) for t in leaves]
+    joint = trace_joint(graph_of(function), fakes, context)
+    recognize_scores(joint.aten, "cpu")
+    remove_dead_code(joint.aten)
+    return partition(joint)
+
+
 @interpreted
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("name", SCORES)
@@ -139,13 +153,7 @@ def test_gradients(name: str, sizes: tuple[int, ...]) -> None:
     """Each gradient is one contraction; nothing of the size of the scores is saved."""
     function, args = attention(SCORES[name]), inputs(sizes)
     leaves = [t.clone().requires_grad_() for t in args]
-    context = FakeContext()
-    with context:
-        fakes = [context.fake(t) for t in leaves]
-    joint = trace_joint(graph_of(function), fakes, context)
-    recognize_scores(joint.aten, "cpu")
-    remove_dead_code(joint.aten)
-    parts = partition(joint)
+    parts = trained(function, leaves)
     assert (weights(parts.forward), weights(parts.backward)) == (1, 3)
     result, *kept = run(planned(parts.forward), [t.clone() for t in args])
     assert all(t.numel() < 2 * 2 * sizes[0] * sizes[1] for t in kept)
@@ -219,3 +227,33 @@ def test_softmax_written_out() -> None:
         torch.testing.assert_close(
             ours.reshape(eager.shape), eager, atol=4e-3, rtol=4e-3, equal_nan=True
         )
+
+
+@compiled
+@pytest.mark.parametrize("gpu", DEVICES, ids=str)
+@pytest.mark.parametrize("width", [64, *(pytest.param(w, marks=long) for w in (16, 128))])
+def test_kernels_compile(width: int, gpu: Gpu) -> None:
+    """The kernels of a forward and of its gradients, into as much shared memory as there is."""
+    shape = 2, 4, 256, width
+    leaves = [torch.randn(shape).bfloat16().requires_grad_() for _ in range(3)]
+    parts = trained(attention(SCORES["capped"]), leaves)
+    for graph, count in ((parts.forward, 1), (parts.backward, 3)):
+        steps = []
+        for step in planned(graph).steps:
+            if isinstance(step, KernelStep) and isinstance(step.kernel, Kernel):
+                if step.kernel.product is not None:
+                    steps.append(step)
+        assert len(steps) == count
+        kernels = compile_kernels(steps, gpu)
+        for step in steps:
+            binary = kernels.binary(step.kernel)  # type: ignore[arg-type]
+            assert binary.image[:4] == b"\x7fELF" and binary.shared <= MOST_SHARED
+
+
+def test_wide_heads_stay_in_memory() -> None:
+    shape = 1, 1, 64, 256
+    args = [torch.randn(shape).half() for _ in range(3)]
+    graph = traced(attention(SCORES["causal"]), *args)
+    run_passes(graph, SIMPLIFICATIONS)
+    recognize_scores(graph, "cpu")
+    assert weights(graph) == 0

@@ -1,5 +1,5 @@
 """The classes that the program makes, and what stands for values of the capture in their
-namespaces: see `made_classes.py`."""
+namespaces: see `local_classes.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
-class MadeClasses:
+class LocalClasses:
     """The classes of a capture, and the descriptors of functions."""
 
     def __init__(self) -> None:
@@ -19,19 +19,19 @@ class MadeClasses:
         self.descriptors: dict[int, Any] = {}
 
 
-class MadeMembers(dict[int, tuple[Any, Value]]):
+class LocalMembers(dict[int, tuple[Any, Value]]):
     """By the id of what stands for a value: that, which is kept, and the value."""
 
 
-def made_member(session: Session, object_: Any) -> Value | None:
+def local_member(session: Session, object_: Any) -> Value | None:
     """The value that an object stands for; None for all others."""
-    member = session.state(MadeMembers).get(id(object_))
+    member = session.state(LocalMembers).get(id(object_))
     if member is None:
         return None
     return member[1]
 
 
-def refuse_made_class(session: Session, cls: Any, what: str) -> None:
+def refuse_local_class(session: Session, cls: Any, what: str) -> None:
     """Refuses what looks at the stand-ins in a class that the program makes."""
-    if isinstance(cls, type) and cls in session.state(MadeClasses).classes:
+    if isinstance(cls, type) and cls in session.state(LocalClasses).classes:
         raise session.unsupported("class-definition", f"{what} of a class that is defined")

@@ -1,7 +1,7 @@
 """Classes that the program makes: `class` statements, named tuples, dataclasses.
 
 Eager makes a new class at each call, capture a real one that stands for all of them. Its methods
-are stand-ins for functions that capture has made, by which `made_member` finds these. Nobody can
+are stand-ins for functions that capture has made, by which `local_member` finds these. Nobody can
 tell the classes of two calls apart as long as neither the class nor an instance leaves the graph:
 where one does, the region runs in eager.
 """
@@ -27,7 +27,7 @@ from ingot.capture.values.constant import NONE
 from ingot.capture.values.construction import class_is_made
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.functions import CellValue, FunctionValue
-from ingot.capture.values.made_members import MadeClasses, MadeMembers
+from ingot.capture.values.local_members import LocalClasses, LocalMembers
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.sequences import SequenceValue
@@ -40,31 +40,31 @@ if TYPE_CHECKING:
 
 _NamedTuple: Any = typing.NamedTuple
 
-_HELD = (TensorValue, NumberValue, SequenceValue, DictValue, SetValue, ObjectValue)
+_KINDS_OF_ATTRIBUTES = (TensorValue, NumberValue, SequenceValue, DictValue, SetValue, ObjectValue)
 """Values that may be attributes of a class, beside constants and functions."""
 
 
-class _Held:
+class _StandIn:
     """Stands for the object of a value, in the namespace of a class."""
 
 
-def refuse_made(session: Session, value: Value) -> None:
+def refuse_local(session: Session, value: Value) -> None:
     """Leaves the region to eager where a class that it makes, or an instance of one, leaves the
     graph."""
-    made = session.state(MadeClasses)
-    if not made.classes and not made.descriptors:
+    known = session.state(LocalClasses)
+    if not known.classes and not known.descriptors:
         return
     if isinstance(value, LazyValue):
         cls, object_ = type(value.object), value.object
     else:
         cls, object_ = value.python_type(), value.identity()
-    is_made = cls in made.classes or id(object_) in made.descriptors
-    if is_made or isinstance(object_, type) and object_ in made.classes:
+    is_local = cls in known.classes or id(object_) in known.descriptors
+    if is_local or isinstance(object_, type) and object_ in known.classes:
         raise class_is_made(session)
 
 
-def _made(session: Session, cls: Any) -> Value:
-    session.state(MadeClasses).classes.add(cls)
+def _local_class(session: Session, cls: Any) -> Value:
+    session.state(LocalClasses).classes.add(cls)
     return session.builtin(cls)
 
 
@@ -89,10 +89,10 @@ def build_class(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     namespace = {}
     for key, value in names.items():
         namespace[key] = _raw(session, key, value)
-    made = _made(session, _new_class(session, session.known(name), real_bases, namespace))
+    cls = _local_class(session, _new_class(session, session.known(name), real_bases, namespace))
     if isinstance(cell, CellValue):
-        cell.content = made
-    return made
+        cell.content = cls
+    return cls
 
 
 def _base(session: Session, base: Value) -> Any:
@@ -119,7 +119,7 @@ def _new_class(session: Session, name: str, bases: list[Any], namespace: dict[st
 def _refuse_defaults(session: Session, namespace: Mapping[str, Any]) -> None:
     """Refuses fields whose defaults are values of the capture: what makes them fields takes the
     stand-ins for the defaults."""
-    members = session.state(MadeMembers)
+    members = session.state(LocalMembers)
     for name in namespace.get("__annotations__", ()):
         if id(namespace.get(name)) in members:
             raise class_is_made(session)
@@ -137,8 +137,8 @@ def _raw(session: Session, key: str, value: Value) -> Any:
             return object_
     elif isinstance(value, ObjectValue) and isinstance(value.object, dataclasses.Field):
         return value.object
-    elif isinstance(value, _HELD) and not _hooks(session, value.python_type()):
-        return _kept(session, _Held(), value)
+    elif isinstance(value, _KINDS_OF_ATTRIBUTES) and not _hooks(session, value.python_type()):
+        return _kept(session, _StandIn(), value)
     raise class_is_made(session)
 
 
@@ -153,7 +153,7 @@ def _hooks(session: Session, cls: type) -> list[FunctionType]:
 
 
 def _kept(session: Session, stand_in: Any, value: Value) -> Any:
-    session.state(MadeMembers)[id(stand_in)] = stand_in, value
+    session.state(LocalMembers)[id(stand_in)] = stand_in, value
     return stand_in
 
 
@@ -172,7 +172,7 @@ def _descriptor(cls: Any, session: Session, args: Arguments, kwargs: Keywords) -
     functions = []
     for value in map(session.realize, args):
         functions.append(_raw_function(session, value))
-    return _made_descriptor(session, session.python(cls, *functions))
+    return _local_descriptor(session, session.python(cls, *functions))
 
 
 def _raw_function(session: Session, value: Value) -> Any:
@@ -183,15 +183,15 @@ def _raw_function(session: Session, value: Value) -> Any:
     return _function(session, value)
 
 
-def _made_descriptor(session: Session, descriptor: Any) -> Value:
-    session.state(MadeClasses).descriptors[id(descriptor)] = descriptor
+def _local_descriptor(session: Session, descriptor: Any) -> Value:
+    session.state(LocalClasses).descriptors[id(descriptor)] = descriptor
     return session.builtin(descriptor)
 
 
 def _accessor(name: str, session: Session, descriptor: Value, function: Value) -> Value:
     """`property.setter` and the like: another property, with one more function."""
-    made = getattr(session.known(descriptor), name)(_raw_function(session, function))
-    return _made_descriptor(session, made)
+    accessor = getattr(session.known(descriptor), name)
+    return _local_descriptor(session, accessor(_raw_function(session, function)))
 
 
 for _cls in (property, staticmethod, classmethod):
@@ -214,7 +214,7 @@ def type_(session: Session, value: Value, *rest: Value) -> Value:
     for key, item in session.entries_of(names).items():
         namespace[key] = _raw(session, key, item)
     namespace.setdefault("__module__", _module(session))
-    return _made(session, _new_class(session, session.known(value), real_bases, namespace))
+    return _local_class(session, _new_class(session, session.known(value), real_bases, namespace))
 
 
 # -- named tuples and dataclasses ------------------------------------------------------------------
@@ -231,7 +231,7 @@ def named_tuple(session: Session, *args: Value, **kwargs: Value) -> Value:
     if not is_plain_constant(tuple(known.get("defaults") or ())):
         raise class_is_made(session)
     make = collections.namedtuple
-    return _made(session, session.python(make, *map(session.known, args), **known))
+    return _local_class(session, session.python(make, *map(session.known, args), **known))
 
 
 @means(_NamedTuple)
@@ -239,7 +239,7 @@ def typed_named_tuple(session: Session, *args: Value, **kwargs: Value) -> Value:
     known = map(session.known, args)
     cls = session.python(_NamedTuple, *known, **map_values(session.known, kwargs))
     cls.__module__ = _module(session)
-    return _made(session, cls)
+    return _local_class(session, cls)
 
 
 @means(dataclasses.field)
@@ -254,8 +254,8 @@ def dataclass(session: Session, *args: Value, **kwargs: Value) -> Value:
         return session.construct(functools.partial, decorator, kwargs)
     known = map_values(session.known, kwargs)
     cls = session.known(args[0])
-    made = session.state(MadeClasses).classes
-    if cls not in made or known.keys() & {"slots", "weakref_slot"}:
+    is_local = cls in session.state(LocalClasses).classes
+    if not is_local or known.keys() & {"slots", "weakref_slot"}:
         raise class_is_made(session)
     _refuse_defaults(session, vars(cls))
     return session.changed_class(session.python(dataclasses.dataclass, cls, **known))
