@@ -94,15 +94,26 @@ def spread(dtype: torch.dtype) -> Iterator[torch.Tensor]:
 
 
 DTYPES = torch.bool, torch.uint8, torch.int64, torch.float16, torch.float32, torch.float64
-OF_TENSORS = []
-for name in dir(aten):
-    packet = getattr(aten, name)
-    for overload in packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else ():
-        op = getattr(packet, overload)
+
+
+def pointwise_of_tensors() -> Iterator[tuple[Any, list[str]]]:
+    """The pointwise ops of two or three tensors, and what their arguments are."""
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        space, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if space != "aten" or not hasattr(aten, packet):
+            continue
+        op = getattr(getattr(aten, packet), overload or "default", None)
+        if op is None or op._schema.is_mutable or not is_pointwise(op):
+            continue
         needed = [str(a.type) for a in op._schema.arguments if not a.has_default_value()]
-        if is_pointwise(op) and not op._schema.is_mutable and set(needed) <= {"Tensor", "number"}:
-            if needed.count("Tensor") in (2, 3):
-                OF_TENSORS.append((op, needed))
+        results = [str(r.type) for r in op._schema.returns]
+        if set(needed) <= {"Tensor", "number"} and needed.count("Tensor") in (2, 3):
+            if results == ["Tensor"]:
+                yield op, needed
+
+
+OF_TENSORS = list(pointwise_of_tensors())
 
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
