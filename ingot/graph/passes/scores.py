@@ -141,31 +141,35 @@ class _Attention:
                 self.squares[node] = None
             elif node is self.softmax:
                 self.squares[node] = None
-            elif {*self.squares, *self.turned}.isdisjoint(node.all_input_nodes):
+            elif not any(map(self.is_square, node.all_input_nodes)):
                 value = _static(node)
                 if behind and is_product and value is not None and value.shape == shape:
-                    if self.tangent is not None or node.args[0] is None:
-                        return False
                     if not self.meets(node):
                         continue
+                    if self.tangent is not None:
+                        return False
                     self.tangent = node
                     self.squares[node] = None
             elif not self.takes(node):
                 return False
-        return 0 not in shape and len(self.squares) <= MOST_STEPS
+        return len(self.squares) <= MOST_STEPS and all(map(self.is_in_rows, self.squares))
 
-    def meets(self, node: Node) -> bool:
+    def is_in_rows(self, square: Node) -> bool:
+        """Whether a row of a square is that of the scores."""
+        shape, rows = fake_result(square).shape, fake_result(self.scores).shape[-2:]
+        return 0 not in shape and shape[-2:] == rows
+
+    def meets(self, product: Node) -> bool:
         """Whether what follows from a product meets squares."""
-        follows = {node}
-        later = False
-        for other in self.graph.graph.nodes:
-            later |= other is node
-            if not later or other is node or follows.isdisjoint(other.all_input_nodes):
-                continue
-            if _is_elementwise(other) and not self.squares.keys().isdisjoint(other.all_input_nodes):
-                return True
-            if _is_elementwise(other) or _keeps_elements(other):
-                follows.add(other)
+        waiting, known = [product], {product}
+        while waiting and len(known) < MOST_STEPS:
+            for user in waiting.pop().users:
+                is_elementwise = _is_elementwise(user)
+                if is_elementwise and not self.squares.keys().isdisjoint(user.all_input_nodes):
+                    return True
+                if user not in known and (is_elementwise or _keeps_elements(user)):
+                    known.add(user)
+                    waiting.append(user)
         return False
 
     def takes(self, node: Node) -> bool:

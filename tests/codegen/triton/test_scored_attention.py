@@ -176,6 +176,28 @@ def no_others(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return found.half() @ v, found
 
 
+def reshaped_softmax(scores: Tensor, dim: int) -> Tensor:
+    """Over other rows than those of the product."""
+    return SAFE(scores, dim).view(2, 2, 77, 77)
+
+
+def two_layers(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    first = attention(SCORES["capped"])
+    return first(first(q, k, v), k, v)
+
+
+@interpreted
+def test_layers_of_one_shape() -> None:
+    args = inputs(SIZES[0])
+    graph = traced(two_layers, *args)
+    run_passes(graph, SIMPLIFICATIONS)
+    recognize_scores(graph, "cpu")
+    remove_dead_code(graph)
+    assert weights(graph) == 2
+    parts = trained(two_layers, [t.clone().requires_grad_() for t in args])
+    assert (weights(parts.forward), weights(parts.backward)) == (2, 6)
+
+
 @interpreted
 def test_what_has_another_use_stays_in_memory() -> None:
     args = inputs(SIZES[0])
@@ -183,6 +205,8 @@ def test_what_has_another_use_stays_in_memory() -> None:
         (no_others, args),
         (attention(causal), [t.float() for t in args]),
         (attention(lambda s: s.cumsum(-1)), args),
+        (attention(lambda s: s.reshape(2, 2, 7, 847).softmax(-1).view_as(s)), args),
+        (attention(lambda s: s.view(2, 2, 847, 7), reshaped_softmax), args),
     ):
         graph = traced(function, *own)
         run_passes(graph, SIMPLIFICATIONS)
