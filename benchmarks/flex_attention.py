@@ -136,8 +136,8 @@ def errors(case: Case, compiled: Function, args: list[Tensor]) -> tuple[float, f
     few = [t[:1, : case.shared if k == 0 else 1].detach().double() for k, t in enumerate(args)]
     few = [t.requires_grad_() for t in few]
     expected = exact(case, *few)
-    wanted = torch.autograd.grad(expected, few, tangent[:1, : case.shared].double())
-    return distance(result, expected), max(map(distance, gradients, wanted))
+    exact_gradients = torch.autograd.grad(expected, few, tangent[:1, : case.shared].double())
+    return distance(result, expected), max(map(distance, gradients, exact_gradients))
 
 
 def distance(actual: Tensor, expected: Tensor) -> float:
@@ -165,7 +165,7 @@ def measure(
     leaves = [t.detach().clone().requires_grad_() for t in args]
     tangent = torch.randn_like(args[0])
     calls: dict[tuple[str, str], Callable[[], Any]] = {}
-    first, found = {}, {}
+    first, errors_of = {}, {}
     torch.compiler.reset()
     for compiler, compile_ in compilers.items():
         compiled = compile_(function_of(case, device))
@@ -174,7 +174,7 @@ def measure(
             compiled(*args)
         torch.cuda.synchronize()
         first[compiler] = time.perf_counter() - begin
-        found[compiler] = errors(case, compiled, args)
+        errors_of[compiler] = errors(case, compiled, args)
 
         def forward(compiled: Function = compiled) -> None:
             with torch.no_grad():
@@ -191,7 +191,7 @@ def measure(
     for part in ("forward", "step"):
         row = [name, part]
         for compiler in compilers:
-            error = found[compiler][part == "step"]
+            error = errors_of[compiler][part == "step"]
             row += [
                 f"{statistics.median(times[compiler, part]) * 1e3:.3f}",
                 f"{error:.1e}",

@@ -34,10 +34,10 @@ def answer_of_data(session: Session, container: Value, item: Value) -> Value | N
     for element in elements:
         if session.same(element, item):
             return ConstantValue(True)
-        found = session.binary(operator.eq, element, item)
-        if isinstance(found, TensorValue):
-            found = found.as_bool(session)
-        answer = _either(session, answer, found)
+        is_equal = session.binary(operator.eq, element, item)
+        if isinstance(is_equal, TensorValue):
+            is_equal = is_equal.as_bool(session)
+        answer = _either(session, answer, is_equal)
     return answer
 
 
@@ -64,11 +64,11 @@ def _is_compared(value: Value) -> bool:
     return type(value) is NumberValue
 
 
-def _either(session: Session, answer: Value, found: Value) -> Value:
-    """`answer or found`."""
-    for first, second in ((answer, found), (found, answer)):
+def _either(session: Session, answer: Value, is_equal: Value) -> Value:
+    """`answer or is_equal`."""
+    for first, second in ((answer, is_equal), (is_equal, answer)):
         if isinstance(first, ConstantValue):
             if first.object:
                 return first
             return second
-    return session.binary(operator.or_, answer, found)
+    return session.binary(operator.or_, answer, is_equal)

@@ -46,9 +46,9 @@ def recognize_scores(graph: AtenGraph, device: str = "cuda") -> None:
         value = _static(node)
         if value is None or value.device.type != device or value.dtype is not torch.float32:
             continue
-        found = _scores(node)
-        if found is not None:
-            _Attention(graph, node, *found).replace()
+        match = _scores(node)
+        if match is not None:
+            _Attention(graph, node, *match).replace()
 
 
 def _may_end_softmax(node: Node) -> bool:
