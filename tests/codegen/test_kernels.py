@@ -16,7 +16,16 @@ from ingot.loops.expr import Symbol, as_expr, integer, loop_symbol, size_symbol
 from ingot.loops.ir import Body, Fault, Origin
 from ingot.loops.spaces import contiguous_strides
 from ingot.schedule.kernel import Accumulate, Define, Kernel, Parameter, Row, Store
-from tests.codegen.harness import body, check, flat, launch, parameter, scalar, stage
+from tests.codegen.harness import (
+    body,
+    check,
+    flat,
+    launch,
+    parameter,
+    runnable_targets,
+    scalar,
+    stage,
+)
 
 SIZES = [1, 2, 15, 16, 17, 63, 64, 65, 1000]
 NONE = Origin(())
@@ -377,6 +386,27 @@ def test_gather_of_lanes_checks_only_lanes_in_range(n):
     t[n - 1] = 50
     assert launch(kernel, [t, torch.randn(50), torch.zeros(n)], [(0, n)]) == 1
     assert launch(kernel, [t, torch.randn(50), torch.zeros(n)], [(0, n - 1)]) == 0
+
+
+@pytest.mark.parametrize("width", [1, 6, 16, 37, 64, 100])
+def test_an_index_computed_outside_of_a_loop_is_checked_for_each_part_of_the_loop(width):
+    """The loop runs in blocks, vectors and lanes in turn; which of them run is not known."""
+    n, m = size_symbol("n"), size_symbol("m")
+    i, j = loop_symbol("i", 8), loop_symbol("j", m)
+
+    def value():
+        ops.indirect(ops.index(7 - i), n, Fault(IndexError, "bad"))
+        return ops.load("x", j, f32)
+
+    only = stage((), body(value), (Store("out", i * m + j, 0),))
+    declared = (parameter("x"), parameter("out", written=True))
+    kernel = Kernel("rows", NONE, (i, j), (only,), declared, (), 1, j)
+    tensors = [torch.randn(width), torch.zeros(8, width)]
+    check(kernel, tensors, 8, {n: 8, m: width})
+    for target in runnable_targets():
+        compiled = compile_kernels([kernel], [n, m], target)
+        assert launch(kernel, tensors, [(0, 8)], {n: 7, m: width}, compiled) == 1
+        assert launch(kernel, tensors, [(1, 8)], {n: 7, m: width}, compiled) == 0
 
 
 @pytest.mark.parametrize("dtype", [f32, torch.bfloat16, i64], ids=str)

@@ -106,6 +106,22 @@ def test_an_index_out_of_range(call: str, dtype: torch.dtype) -> None:
     assert [case for case in found if case] == []
 
 
+@pytest.mark.parametrize("call", CALLS)
+def test_an_index_that_the_program_makes_and_a_size_that_comes_to_be_too_small(call: str) -> None:
+    """Rows of each width, whole ones and a part of each."""
+
+    def program(x: Tensor) -> Any:
+        i = torch.arange(6).flip(0)
+        return CALLS[call](x, i, 0), CALLS[call](x[:, 1:].clone(), i, 0)
+
+    for width in (2, 6, 40):
+        compiled = ingot.compile(program)
+        for rows_ in (7, 6, 5, 2, 9):
+            x = torch.arange(float(rows_ * 2 * width)).reshape(rows_, 2, width)
+            with torch.no_grad():
+                assert outcome(compiled, x) == outcome(program, x), (width, rows_)
+
+
 # -- within the program's handlers, behind a write to an argument ----------------------------------
 
 WRITES: dict[str, Callable[[Tensor], Any]] = {

@@ -53,7 +53,6 @@ class BodyEmitter:
         self.e = Emitter(lanes, target.vector_bytes, target.rounds_brains)
         self.memory = Memory(self.e, {s: position for position, s in enumerate(symbols)})
         self.errors: list[Fault] = []
-        self.checked: set[tuple[str, Fault]] = set()
         self.scalars: dict[str, Value] = {}
         self.rows = [Row({}, self.memory.base, self.scalars, {})]
         self.present = self.e.constant(lanes, "i64")  # lanes in range
@@ -143,12 +142,13 @@ class BodyEmitter:
         if memory.mask is not None and bad.lanes > 1:
             bad = bad & memory.mask
         test = e.any_lane(bad)
-        if (test.text, fault) in self.checked:
+        check = (test.text, fault)
+        if any(check in scope.checked for scope in e.scopes):
             return
-        self.checked.add((test.text, fault))
         if fault not in self.errors:
             self.errors.append(fault)
         depth, fine = memory.sure_depth(test.depth), e.name("fine")
+        e.scopes[depth].checked.add(check)
         number = self.errors.index(fault)
         e.line(f"br i1 {test.text}, label %fail{number}, label %{fine}, !prof !0", depth)
         e.line(f"{fine}:", depth)

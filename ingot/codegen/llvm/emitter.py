@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Union
 
 from ingot.codegen.llvm.types import BITS, FLOATS, SAME_SIZE_INTEGER, mangled, vector_type
+from ingot.loops.ir import Fault
 
 Operand = Union["Value", int, float]
 
@@ -90,14 +91,15 @@ class Value:
 
 
 class Scope:
-    """The text of one open loop body, what has been computed in it, and whether it is sure to run
-    at least once."""
+    """The text of one open loop body, what has been computed and checked in it, and whether it is
+    sure to run at least once."""
 
-    __slots__ = ("lines", "known", "sure")
+    __slots__ = ("lines", "known", "checked", "sure")
 
     def __init__(self, sure: bool) -> None:
         self.lines: list[str] = []
         self.known: dict[str, Value] = {}
+        self.checked: set[tuple[str, Fault]] = set()
         self.sure = sure
 
 
