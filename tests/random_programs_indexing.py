@@ -197,6 +197,8 @@ def padded(w: _Writer) -> str:
     shape = w.rng.choice(["{0}", "{0}.unsqueeze(0)", "{0}[None, None]", "{0}.mT"])
     mode = w.rng.choice(["constant", "reflect", "replicate", "circular"])
     value = f", value={w.rng.choice([0, 2, -1.5])}" if mode == "constant" else ""
+    if mode == "circular":  # where one side is cut eager leaves elements of the other unwritten
+        amounts = list(map(abs, amounts))
     return f"F.pad({shape.format(v)}, {amounts}, '{mode}'{value})"
 
 

@@ -118,6 +118,15 @@ class Instruction(NamedTuple):
         attrs = (*self.attrs[:at], f(self.attrs[at]), *self.attrs[at + 1 :])
         return Instruction(self.op, self.args, self.dtype, attrs)
 
+    @property
+    def expression(self) -> Expr | None:
+        """The index expression of an instruction, if it has one."""
+        at = _INDEX.get(self.op)
+        if at is None:
+            return None
+        expression: Expr = self.attrs[at]
+        return expression
+
     @staticmethod
     def constant(value: bool | int | float, dtype: torch.dtype) -> Instruction:
         """A constant. Two of them are equal where their bits are: -0.0, which equals 0.0 in Python,

@@ -197,6 +197,18 @@ class _Check:
                 accesses[f"{p.name} right"] = (p.right, (*node.batch, *node.reduced, p.depth))
             if weights.logarithms is not None:
                 accesses["logarithms"] = (weights.logarithms, (*node.batch, *node.rows))
+            if weights.beside is not None:
+                beside = weights.beside
+                accesses["right beside"] = (
+                    beside.right, (*node.batch, *node.reduced, beside.column)
+                )  # fmt: skip
+                accesses["target beside"] = (
+                    beside.target, (*node.batch, *node.rows, beside.column)
+                )  # fmt: skip
+            if weights.tiles is not None:
+                tiles = weights.tiles
+                for k, access in enumerate(tiles.accesses):
+                    accesses[f"tiles {k}"] = (access, (*node.batch, tiles.rows, tiles.entry))
             points = {*node.batch, *node.rows, *node.reduced}
             self.body(weights.body, points | self.sizes, empty)
         for name, (access, own) in accesses.items():

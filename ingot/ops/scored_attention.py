@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 import torch
 
 from ingot.loops import ops, own_ops
-from ingot.loops.expr import Expr, Symbol, as_expr, loop_symbol
-from ingot.loops.ir import Access, Body, Contraction
+from ingot.loops.expr import ONE, Expr, Symbol, as_expr, loop_symbol
+from ingot.loops.ir import Access, Body, BodyBuilder, Contraction, Instruction
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import RULES, NotLowered
 from ingot.loops.lowering.values import Index, LoopTensor, Spec, contiguous, stored
 from ingot.loops.scores import Step, decode, run
 from ingot.loops.spaces import address_of, contiguous_strides, extents_of
 from ingot.loops.weights import InnerProduct, Weights
+from ingot.ops.attention_tiles import tiles_of
 from ingot.ops.op import op
 
 WIDEST = 128  # elements of a head, which a block holds whole
@@ -40,7 +41,7 @@ def scored_attention(
     captured: Sequence[LoopTensor], score: str, zero_rows: bool,
 ) -> tuple[LoopTensor, LoopTensor | None]:  # fmt: skip
     """The contraction, for (batch, row, column) tensors. Raises NotLowered before it is written."""
-    _require(lw, query, key, value)
+    _require(lw, query.sizes[2], value.sizes[2])
     at, steps = _point(query, key, score), decode(score)
     body = _weight(lw, steps, [(query, key)], captured, at)
     products = _products(lw, [(query, key)], at, by_keys=False)
@@ -51,7 +52,8 @@ def scored_attention(
         buffer = lw.new_buffer(outs[1], outs[1].strides)
         logarithms = Access(buffer, address_of((at.number, at.query), outs[1].strides[:2]))
         of_logarithms = stored(buffer, outs[1])
-    weights = Weights(products, body, True, zero_rows, logarithms)
+    tiles = tiles_of(lw, body, True, at.batch, at.query, at.key)
+    weights = Weights(products, body, True, zero_rows, logarithms, tiles)
     rows = at.query, at.key
     return _contraction(lw, outs[0], at, rows, column, right, weights), of_logarithms
 
@@ -62,7 +64,7 @@ def scored_product(
 ) -> LoopTensor:  # fmt: skip
     """The same without a softmax. Raises NotLowered before it is written."""
     pairs = list(zip(operands[::2], operands[1::2]))
-    _require(lw, *operands, other)
+    _require(lw, *(left.sizes[2] for left in operands[::2]), other.sizes[2])
     at = _point(*pairs[0], weight)
     body = _weight(lw, decode(weight), pairs, captured, at)
     products = _products(lw, pairs, at, by_keys)
@@ -71,14 +73,18 @@ def scored_product(
         rows = at.key, at.query
     column = loop_symbol("n", other.sizes[2])
     right = _operand(lw, other, (at.number, rows[1], column))
-    return _contraction(lw, out, at, rows, column, right, Weights(products, body, False, zero_rows))
+    tiles = None
+    if zero_rows:
+        tiles = tiles_of(lw, body, False, at.batch, *rows)
+    weights = Weights(products, body, False, zero_rows, tiles=tiles)
+    return _contraction(lw, out, at, rows, column, right, weights)
 
 
-def _require(lw: Lowering, *operands: LoopTensor) -> None:
+def _require(lw: Lowering, *widths: Expr) -> None:
     if lw.target.device != "cuda":
         raise NotLowered("attention with scores of its own on a CPU")
-    for t in operands:
-        if min(t.sizes[1].constant or 0, t.sizes[2].constant or 0) > WIDEST:
+    for width in widths:
+        if (width.constant or 0) > WIDEST:
             raise NotLowered("attention of wide heads")
 
 
@@ -107,7 +113,7 @@ def _weight(
 
     def product(number: int) -> LoopTensor:
         def load(index: Index) -> int:
-            if index != place:
+            if not all(map(_is_same, sizes, index, place)):
                 raise NotLowered("scores that are made of several products")
             return ops.recorder().emit("scalar", (), torch.float32, (_name(number),))
 
@@ -126,9 +132,38 @@ def _weight(
     try:
         result = run(steps, [*products, *captured], call)
         flat = lw.reshaped(result, contiguous(sizes, result.dtype))
-        return lw.body_of(flat, place)
+        return _with_places(lw.body_of(flat, place))
     finally:
         lw.repeats = False
+
+
+def _is_same(size: Expr, index: Expr, other: Expr) -> bool:
+    """Whether two indices along a dimension are the same."""
+    return size is ONE or index is other
+
+
+def _with_places(body: Body) -> Body:
+    """The body without lookups of what is a place for sure, as each index of a tensor is."""
+    places: dict[Symbol, Expr] = {}
+    for k in body.lookups:
+        symbol, extent, _ = body.instructions[k].attrs
+        value = body.instructions[body.instructions[k].args[0]]
+        if value.op == "index" and _is_within(value.attrs[0], extent):
+            places[symbol] = value.attrs[0].substitute(places)
+
+    def visit(builder: BodyBuilder, i: Instruction) -> int:
+        if i.op == "indirect" and i.attrs[0] in places:
+            return i.args[0]
+        return builder.append(i.with_index(lambda e: e.substitute(places)))
+
+    return body.rewrite(visit).without_dead()
+
+
+def _is_within(place: Expr, extent: Expr) -> bool:
+    least, most = place.bounds
+    if least is None or most is None or extent.constant is None:
+        return False
+    return 0 <= least <= most < extent.constant
 
 
 def _name(number: int) -> str:

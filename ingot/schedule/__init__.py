@@ -16,6 +16,7 @@ from ingot.loops.ir import (
 )
 from ingot.loops.target import CPU, Target
 from ingot.schedule.attention import attention_step
+from ingot.schedule.attention_pairs import paired
 from ingot.schedule.blocks import keeps_rows
 from ingot.schedule.build import build_kernel
 from ingot.schedule.contraction import build_contraction
@@ -51,7 +52,7 @@ def schedule(
     what is `frugal`. `choose` says which products of a GPU's are kernels rather than calls (see
     `templates`)."""
     nodes, graph = split_reductions(without_result_copies(used_nodes(graph), graph), graph, target)
-    nodes = inlined(nodes, graph, target)
+    nodes = paired(inlined(nodes, graph, target), graph.buffers, graph.required)
     groups = fuse(nodes, graph.buffers, note, target, frugal)
     if choose is not None:
         chosen = choose(

@@ -9,7 +9,7 @@ from ingot.schedule.blocks import power_of_two
 from ingot.schedule.kernel import Tiling
 
 NARROWEST = 16  # rows, columns and steps of a product of the matrix units, at least
-ROWS = 128
+ROWS = 64
 STEP = 64
 WIDE = 128  # elements of heads whose tiles take more warps
 
@@ -22,13 +22,14 @@ def tiling_of_attention(node: Contraction, buffers: Mapping[str, Buffer]) -> Til
     depths = []
     for p in node.weights.products:
         depths.append(power_of_two(max(NARROWEST, p.depth.extent.constant or 1)))
-    depth = max(depths)
-    rows = min(ROWS, power_of_two(max(NARROWEST, queries)))
-    step, warps, stages = STEP, 4, 3
-    if len(depths) > 1:
-        rows, stages = min(rows, 64), 2
+    rows, step, warps, stages = ROWS, STEP, 4, 3
+    if max(width, *depths) < WIDE:
+        if node.weights.beside is not None:
+            step, stages = 2 * STEP, 2
+    elif len(depths) > 1:
+        stages = 2
+    else:
+        rows, warps = 2 * ROWS, 8
     if buffers[node.left.buffer].dtype.itemsize > 2:
-        rows, step, stages = min(rows, 64), 32, 2
-    if max(width, depth) >= WIDE and rows == ROWS:
-        warps = 8
-    return Tiling(rows, width, step, stages, warps)
+        rows, step, warps, stages = ROWS, 32, 4, 2
+    return Tiling(min(rows, power_of_two(max(NARROWEST, queries))), width, step, stages, warps)

@@ -102,6 +102,9 @@ def _canonical_kernel(
     if weights is not None:
         for k, p in enumerate(weights.products):
             (depths[p.depth],) = renamed(f"d{k}_", (p.depth,))
+        if weights.beside is not None:
+            column = weights.beside.column  # which may be the symbol of the other columns too
+            (depths[column],) = fresh_loops("w", [column.extent])
         tiling = tiling_of_attention(node, buffers)
     parameters, names = _parameters(node, stage, prologues, buffers)
 

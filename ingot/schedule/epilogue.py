@@ -63,7 +63,7 @@ def laid_over_contraction(
     if not isinstance(node, Pointwise) or node.mode != "store" or node.body.lookups:
         return None
     pair = None
-    if not _in_order(contraction.index, iterated(contraction.loops)):
+    if not along or not _in_order(contraction.index, iterated(contraction.loops)):
         pair = _through_memory(node, members)
     pair = pair or _over_refined(node, members)
     if pair is None:

@@ -148,7 +148,11 @@ class _Fusion:
                 comes_before = k in group.before
                 if len(other.members) > 1 or comes_before or self._path_between(group, other):
                     continue
-                laid = laid_over_contraction(other.members[0], group.members)
+                contraction = group.members[0]
+                assert isinstance(contraction, Contraction)
+                # attention's tiles leave registers in any order
+                along = contraction.weights is None
+                laid = laid_over_contraction(other.members[0], group.members, along)
                 if laid is not None:
                     *group.members, other.members[0] = laid
                     self._merge(group, other)

@@ -33,6 +33,10 @@ def nothing(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return (q > 30) & (k < 40)
 
 
+def every_fifth(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return (q - k) % 5 == 0
+
+
 def capped(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return 2.0 * torch.tanh(s / 2.0)
 
@@ -52,6 +56,9 @@ def functions() -> dict[str, tuple[Function | None, Function | None]]:
     def biased(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return s + table[h, q, k]
 
+    def present(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return documents[k] < 3
+
     def same(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return (documents[q] == documents[k]) & (q >= k)
 
@@ -59,7 +66,7 @@ def functions() -> dict[str, tuple[Function | None, Function | None]]:
         "plain": (None, None), "causal": (None, causal), "window": (None, window),
         "prefix": (None, prefix), "nothing": (None, nothing), "capped": (capped, causal),
         "divided": (divided, causal), "alibi": (alibi, causal), "table": (biased, None),
-        "documents": (None, same),
+        "documents": (None, same), "present": (None, present), "every fifth": (None, every_fifth),
     }  # fmt: skip
 
 
@@ -98,7 +105,7 @@ def test_results_and_gradients(name: str, dtype: torch.dtype, width: int, heads:
     check(name, dtype, width, heads)
 
 
-@pytest.mark.parametrize("name", ["alibi", "table", "documents"])
+@pytest.mark.parametrize("name", ["alibi", "table", "documents", "present", "every fifth"])
 def test_what_scores_read(name: str) -> None:
     check(name, torch.bfloat16, 64, HEADS)
 

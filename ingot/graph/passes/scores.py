@@ -252,11 +252,18 @@ class _Attention:
             if self.is_square(operand):
                 continue
             value = _static(operand)
-            if value is None or min(value.shape[1:]) > WIDEST or 0 in value.shape:
+            if value is None or self.width(node) > WIDEST or 0 in value.shape:
                 return False
             if not _is_half(_source(operand)[0]):  # type: ignore[arg-type]
                 return False
         return True
+
+    def width(self, product: Node) -> int:
+        """How many elements of a head are in a row of a product's operands."""
+        left, right = product.args
+        if self.is_square(left):
+            return fake_result(right).shape[2]  # type: ignore[arg-type]
+        return fake_result(left).shape[1 if self.is_square(right) else 2]  # type: ignore[arg-type]
 
     # -- what becomes of it ------------------------------------------------------------------------
 

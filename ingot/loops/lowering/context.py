@@ -41,6 +41,7 @@ from ingot.loops.lowering.values import (
 from ingot.loops.side_effects import has_effect, retains
 from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.loops.target import CPU, Target
+from ingot.loops.weights import Tiles
 from ingot.sequences import map_leaves
 from ingot.torch_private import OpOverload
 
@@ -76,6 +77,9 @@ class Lowering:
         self.storage_offsets: dict[str, Expr] = {}
         # images with margins that are in memory, by what they are made of
         self.padded: dict[Any, LoopTensor] = {}
+        # of conditions in attention, at how many points of a tile they hold, and lists made of that
+        self.tile_counts: dict[Any, LoopTensor] = {}
+        self.tiles: dict[Any, Tiles] = {}
         self._count = 0
 
     # -- buffers -----------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from ingot.loops.ir import Contraction
 from ingot.loops.lowering import lower
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
+from ingot.ops import attention_tiles
 from ingot.schedule import schedule
 from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import KernelStep, Plan
@@ -95,7 +96,7 @@ SCORES: dict[str, Scores] = {
     "divided": lambda s: s / (places(s)[1] + 1),
 }
 # queries, keys, the width of keys, that of values, heads of keys
-SIZES = [(77, 77, 16, 16, 2), (128, 64, 48, 24, 1), (130, 200, 64, 64, 2)]
+SIZES = [(77, 77, 16, 16, 2), (128, 64, 48, 24, 1), (130, 200, 64, 64, 2), (1, 77, 32, 16, 2)]
 
 
 def inputs(sizes: tuple[int, ...], dtype: torch.dtype = torch.float16) -> list[Tensor]:
@@ -136,6 +137,69 @@ def test_results(name: str, sizes: tuple[int, ...]) -> None:
     assert off(ours.reshape(eager.shape), exact) <= 2 * off(eager, exact) + 1e-4
 
 
+IDS = torch.arange(300) // 37
+OF_BATCH = torch.stack([IDS, (torch.arange(300) + 20) // 150])
+PRESENT = torch.arange(300)[None] < torch.tensor([140, 3])[:, None]
+LISTED: dict[str, Scores] = {
+    "documents": lambda s: masked(s, lambda q, k: (IDS[q] == IDS[k]) & (q >= k)),
+    "documents of a batch": lambda s: masked(
+        s, lambda q, k: OF_BATCH[:, None, q] == OF_BATCH[:, None, k]
+    ),
+    "keys that are there": lambda s: masked(s, lambda q, k: PRESENT[:, None, None, k]),
+    "window and first keys": lambda s: masked(s, lambda q, k: (q >= k) & ((q - k < 9) | (k < 4))),
+    "every fifth": lambda s: masked(s, lambda q, k: (q - k) % 5 == 0),
+    "far away": lambda s: masked(s, lambda q, k: (q - k).abs() > 150),
+    "blocks": lambda s: masked(s, lambda q, k: (q // 60 == k // 60) | (k // 140 == q // 140)),
+    "nothing": lambda s: masked(s, lambda q, k: IDS[q] == IDS[k] + 500),
+    "all": lambda s: masked(s, lambda q, k: IDS[q] < IDS[k] + 500),
+    "with a bias": lambda s: masked(
+        s + SLOPES[:, None, None] * IDS[places(s)[1]], lambda q, k: IDS[q] == IDS[k]
+    ),
+    "low scores too": lambda s: masked(
+        torch.where(s < -1, -math.inf, s), lambda q, k: IDS[q] == IDS[k]
+    ),
+}
+LISTED_SIZES = [(300, 260, 16, 16, 2), (256, 256, 16, 32, 1)]
+
+
+def lists(graph: AtenGraph) -> int:
+    """The contractions of a graph that go through lists of tiles."""
+    nodes = lower(graph, supported, target=GPU).nodes
+    weighted = [n.weights for n in nodes if isinstance(n, Contraction)]
+    return sum(w is not None and w.tiles is not None for w in weighted)
+
+
+@interpreted
+@pytest.mark.parametrize("sizes", LISTED_SIZES, ids=str)
+@pytest.mark.parametrize("name", LISTED)
+def test_tiles_that_matter(
+    name: str, sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what no window describes, a list of tiles is made, for the gradients as well."""
+    monkeypatch.setattr(attention_tiles, "SHARE", 1)
+    function, args = attention(LISTED[name]), inputs(sizes)
+    leaves = [t.clone().requires_grad_() for t in args]
+    parts = trained(function, leaves)
+    assert (lists(parts.forward), lists(parts.backward)) == (1, 3)
+    check_training(function, args, leaves, parts)
+
+
+def test_few_tiles_and_dear_conditions_have_no_lists() -> None:
+    for name, sizes, shared in (
+        ("documents", (120, 300, 16, 16, 2), False),
+        ("documents", (300, 120, 16, 16, 2), False),
+        ("documents", (300, 300, 16, 16, 2), True),
+    ):
+        args = inputs(sizes)
+        if shared:  # by nobody: the condition is as large as the scores
+            args = [t[:1, :1] for t in args]
+        graph = traced(attention(LISTED[name]), *args)
+        run_passes(graph, SIMPLIFICATIONS)
+        recognize_scores(graph, "cpu")
+        remove_dead_code(graph)
+        assert (weights(graph), lists(graph)) == (1, 0)
+
+
 def trained(function: Function, leaves: list[Tensor]) -> Partition:
     context = FakeContext()
     with context:
@@ -155,9 +219,19 @@ def test_gradients(name: str, sizes: tuple[int, ...]) -> None:
     leaves = [t.clone().requires_grad_() for t in args]
     parts = trained(function, leaves)
     assert (weights(parts.forward), weights(parts.backward)) == (1, 3)
+    check_training(function, args, leaves, parts)
+
+
+def check_training(
+    function: Function, args: list[Tensor], leaves: list[Tensor], parts: Partition
+) -> None:
+    """The result and the gradients, beside eager's."""
     result, *kept = run(planned(parts.forward), [t.clone() for t in args])
-    assert all(t.numel() < 2 * 2 * sizes[0] * sizes[1] for t in kept)
-    eager = function(*leaves)
+    scores = args[0].shape[2], args[1].shape[2]
+    assert scores[0] == 1 or all(t.shape[-2:] != scores for t in kept)
+    eager, exact_result = function(*leaves), function(*(t.double() for t in args))
+    ours = result.reshape(eager.shape)
+    assert off(ours, exact_result) <= 2 * off(eager, exact_result) + 1e-4
     tangent = torch.randn(eager.shape).half()
     at = {"input": args, "output": [result.reshape(eager.shape)], "kept": kept}
     saved = [at[s.role][s.position].clone() for s in parts.saved]
@@ -261,7 +335,7 @@ def test_kernels_compile(width: int, gpu: Gpu) -> None:
     shape = 2, 4, 256, width
     leaves = [torch.randn(shape).bfloat16().requires_grad_() for _ in range(3)]
     parts = trained(attention(SCORES["capped"]), leaves)
-    for graph, count in ((parts.forward, 1), (parts.backward, 3)):
+    for graph, count in ((parts.forward, 1), (parts.backward, 2)):
         steps = []
         for step in planned(graph).steps:
             if isinstance(step, KernelStep) and isinstance(step.kernel, Kernel):

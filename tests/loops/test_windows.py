@@ -12,7 +12,7 @@ import torch
 
 from ingot.loops.expr import Expr, Symbol, loop_symbol
 from ingot.loops.ir import Body, BodyBuilder
-from ingot.schedule.windows import Window, window_of
+from ingot.loops.windows import Conditions, Window
 
 ROWS, STEPS = 9, 11
 ROW, STEP = loop_symbol("q", ROWS), loop_symbol("k", STEPS)
@@ -21,6 +21,11 @@ COMPARISONS = {
     "ne": operator.ne,
 }  # fmt: skip
 Truth = Callable[[int, int], bool]
+
+
+def window_of(body: Body, softmax: bool, row: Symbol, step: Symbol) -> Window:
+    conditions = Conditions(body, softmax, row, step)
+    return conditions.window(conditions.all)
 
 
 def index(b: BodyBuilder, e: Expr) -> int:
