@@ -29,10 +29,10 @@ from ingot.capture import (
 )
 from ingot.capture.facts import operations_are_watched
 from ingot.capture.guard_set import GuardSet, closest
-from ingot.capture.inner_calls import captured_by
+from ingot.capture.inner_calls import captured_by_nobody
 from ingot.capture.marks import why_disabled
 from ingot.capture.meanings import stated
-from ingot.capture.resume import resume_function
+from ingot.capture.resume import leave_alone, resume_function
 from ingot.collection import paused_collection
 from ingot.compilation import Compilation
 from ingot.eager_calls import EagerCalls
@@ -141,6 +141,7 @@ class Compiler:
             # the integers of this call have more than 63 bits
             return eager.run(None, args, kwargs)
         if eager.failures.put_off(slots):
+            _native.count_compilation(False)
             return eager.run(None, args, kwargs)
         start, known = time.perf_counter(), len(self.guards)
         compilation, run, served = self._compile_unless_served(slots, args, kwargs, known)
@@ -148,6 +149,7 @@ class Compiler:
             return self.dispatcher(*args, **kwargs)
         if compilation is None:
             return eager.run(eager.too_many(), args, kwargs)
+        _native.count_compilation(compilation.has_graph)
         if run is None:
             result = eager.run(compilation.skipped, args, kwargs)
         else:
@@ -175,7 +177,7 @@ class Compiler:
     ) -> tuple[Compilation | None, Run | None, bool]:
         """Compile unless an entry other than the first `known` holds; nothing is compiled beyond
         `max_entries`."""
-        with captured_by(None):
+        with captured_by_nobody():
             if any(guards.check_python(slots) is None for guards in self.guards[known:]):
                 return None, None, True
             if len(self.guards) >= self.max_entries:
@@ -234,7 +236,7 @@ class Compiler:
         continuation = self.continuations.get(chain)
         if continuation is None:
             if len(self.continuations) >= MAX_CONTINUATIONS:
-                return resume_function(chain)
+                return leave_alone if chain.is_call else resume_function(chain)
             continuation = self.continuations[chain] = Continuation(self, chain)
         return continuation.dispatcher
 
@@ -279,6 +281,7 @@ class Compiler:
             handles=replay.handles,
             general=bool(captured.guards.symbols),
             generators=replay.generators,
+            has_graph=bool(captured.ops),
         )
 
     def _keep(self, entry: Entry, compiled: Compiled) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ingot.capture import residual
 from ingot.capture.bytecode import Instruction, program_of
 from ingot.capture.chain import Chain, Continuations, Point
-from ingot.capture.inner_calls import run_step
+from ingot.capture.inner_calls import InnerCalls
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.liveness import live_variables, may_watch
 from ingot.capture.residual import Recipe
@@ -60,14 +60,14 @@ class Ending:
         continuations: Continuations,
     ) -> None:
         self.step, self.handles, self.raised, self.outcomes = step, handles, raised, outcomes
-        self.continuations = continuations
+        self.calls = InnerCalls(continuations)
 
     def __call__(self, operands: tuple[Any, ...], state: tuple[Any, ...]) -> Any:
         try:
             if self.handles:
                 result = self._handling(operands, state[0])
             else:
-                result = self._run(operands)
+                result = self.calls.run(self.step, operands)
         except BaseException as error:
             if self.raised is None:
                 raise
@@ -85,10 +85,7 @@ class Ending:
             raise handled
         except BaseException:
             handled.__traceback__ = traceback
-            return self._run(operands)
-
-    def _run(self, operands: tuple[Any, ...]) -> Any:
-        return run_step(self.step, operands, self.continuations)
+            return self.calls.run(self.step, operands)
 
 
 class Outcome(NamedTuple):

@@ -24,6 +24,8 @@ from ingot.torch_private import TORCH_DISABLED_CODE
 
 _REASON = "__ingot_disabled__"
 
+DISABLED_BY_TORCH = "_torchdynamo_disable"
+
 WRAPPERS = "torch._dynamo.eval_frame"
 """The module of the functions that torch.compile puts around others: all have the same code."""
 
@@ -88,14 +90,14 @@ def _is_compiled_by_torch(function: FunctionType) -> bool:
     if function.__globals__.get("__name__") != WRAPPERS:
         return False
     marks = vars(function)
-    return "_torchdynamo_orig_callable" in marks and not marks.get("_torchdynamo_disable")
+    return "_torchdynamo_orig_callable" in marks and not marks.get(DISABLED_BY_TORCH)
 
 
 def _disabled_by_torch(marks: dict[str, Any], function: FunctionType) -> bool:
     """Not so torch's own optimizers, which torch.compile disables for itself when it first runs."""
     # another's, where functools.wraps copied the marks
     owner = marks.get("_torchdynamo_wrapper_id", id(function))
-    is_marked = bool(marks.get("_torchdynamo_disable")) and owner == id(function)
+    is_marked = bool(marks.get(DISABLED_BY_TORCH)) and owner == id(function)
     return is_marked and not (function.__module__ or "").startswith("torch.optim.")
 
 

@@ -21,6 +21,12 @@ class _Frame(NamedTuple):
     stack: list[Any]
 
 
+def leave_alone(function: FunctionType, *parameters: Any) -> Any:
+    """Says that a frame, which has only begun, is to run as it is."""
+    _native.count_compilation(False)
+    return _native.NULL
+
+
 def resume_function(chain: Chain) -> FunctionType:
     """A function of the state of a chain that runs the rest of its frames in eager.
 

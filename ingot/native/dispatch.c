@@ -11,6 +11,7 @@
 #include "program.h"
 #include "recall.h"
 #include "stance.h"
+#include "work.h"
 
 /* -- Entry: one compiled form of a function and the facts under which it is right -------------- */
 
@@ -28,10 +29,11 @@ typedef struct {
     PyObject *generators; /* tuple of those whose states are put back before a replay, or NULL */
     Result result;
     Py_ssize_t output_count; /* of the graph; -1 where it is not known */
-    bool handles; /* the program may handle what it raises, so that the replay may well return */
-    bool replays; /* a graph that raises has done nothing yet: the original function can raise in
-                     its stead */
-    bool general; /* serves many looks: has symbols */
+    bool handles;   /* the program may handle what it raises, so that the replay may well return */
+    bool replays;   /* a graph that raises has done nothing yet: the original function can raise in
+                       its stead */
+    bool general;   /* serves many looks: has symbols */
+    bool has_graph; /* the target computes something */
     unsigned long long hits;
     uint64_t look;       /* of the last call that was counted, */
     Py_ssize_t in_a_row; /* and how many such there were */
@@ -274,6 +276,7 @@ static Outcome try_entry(Dispatcher *dispatcher, Entry *entry, IngotSurroundings
         PyObject *states = NULL;
         ingot_left_traces = false;
         entry->hits++;
+        ingot_count_work(entry->has_graph);
         if (entry->generators != NULL && (states = states_of(entry->generators)) == NULL)
             *result = NULL;
         else if (entry->target == Py_None)
@@ -535,13 +538,14 @@ static int read_residual(PyObject *residual, Result *result, Py_ssize_t *output_
 }
 
 static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"guards",  "target",  "residual",   "record", "replays",
-                            "handles", "general", "generators", NULL};
+    static char *names[] = {"guards",  "target",  "residual",   "record",    "replays",
+                            "handles", "general", "generators", "has_graph", NULL};
     PyObject *guards, *target, *residual = Py_None, *record = Py_None, *generators = NULL;
-    int replays = false, handles = false, general = false;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOpppO!:add_entry", names,
+    int replays = false, handles = false, general = false, has_graph = true;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|OOpppO!p:add_entry", names,
                                      &IngotGuardTree_Type, &guards, &target, &residual, &record,
-                                     &replays, &handles, &general, &PyTuple_Type, &generators))
+                                     &replays, &handles, &general, &PyTuple_Type, &generators,
+                                     &has_graph))
         return NULL;
     if (!is_target(target)) {
         PyErr_Format(PyExc_TypeError,
@@ -561,6 +565,7 @@ static PyObject *add_entry(Dispatcher *dispatcher, PyObject *args, PyObject *kwa
     entry->replays = replays;
     entry->handles = handles;
     entry->general = general;
+    entry->has_graph = has_graph && target != Py_None;
     entry->generators =
         generators == NULL || PyTuple_GET_SIZE(generators) == 0 ? NULL : Py_NewRef(generators);
     if (read_residual(residual, &entry->result, &entry->output_count, &entry->residual) < 0) {
@@ -616,22 +621,20 @@ static PyObject *reduce(PyObject *dispatcher, PyObject *Py_UNUSED(ignored)) {
 
 static PyMethodDef dispatcher_methods[] = {
     {"add_entry", (PyCFunction)(void (*)(void))add_entry, METH_VARARGS | METH_KEYWORDS,
-     "add_entry(guards, target, residual=None, record=None, replays=False, handles=False, "
-     "general=False,\n"
-     "          generators=()) -> Entry\n\n"
-     "replays: where the graph raises, the original function is called, to raise at its own line. "
-     "handles: it may\n"
-     "handle what it raises; otherwise there is a warning where it does not raise. generators: "
-     "have the state then\n"
-     "that they had before the graph ran.\n"
-     "Puts an entry first, or, where it is general, last, since special ones are faster. target: a "
-     "Program, a\n"
-     "callable(*inputs) -> tuple or list of outputs, or None for the original function.\n"
-     "residual: says by its `kind` what the result is: 'tensor' (the one output), 'tuple' (all of "
-     "them; so is None) or "
-     "'general':\n"
-     "what its `build(outputs, slots)` returns; and by its `output_count` how many outputs there "
-     "are."},
+     "add_entry(guards, target, residual=None, record=None, replays=False, handles=False,\n"
+     "          general=False, generators=(), has_graph=True) -> Entry\n\n"
+     "replays: where the graph raises, the original function is called, to raise at its own line.\n"
+     "handles: it may handle what it raises; otherwise there is a warning where it does not "
+     "raise.\n"
+     "generators: have the state then that they had before the graph ran.\n"
+     "has_graph: the target computes something.\n"
+     "Puts an entry first, or, where it is general, last, since special ones are faster. target: "
+     "a\n"
+     "Program, a callable(*inputs) -> tuple or list of outputs, or None for the original "
+     "function.\n"
+     "residual: says by its `kind` what the result is: 'tensor' (the one output), 'tuple' (all of\n"
+     "them; so is None) or 'general': what its `build(outputs, slots)` returns; and by its\n"
+     "`output_count` how many outputs there are."},
     {"entries", (PyCFunction)list_entries, METH_NOARGS,
      "The entries as a tuple, in the order in which they are asked."},
     {"report_hot", (PyCFunction)report_hot, METH_VARARGS,

@@ -29,5 +29,7 @@ int ingot_frames_register(PyObject *module) {
     if (PyType_Ready(&Null_Type) < 0 || (ingot_null = PyObject_New(PyObject, &Null_Type)) == NULL ||
         PyModule_AddObjectRef(module, "NULL", ingot_null) < 0)
         return -1;
-    return ingot_frames_resume_register(module) < 0 ? -1 : ingot_frames_hook_register(module);
+    if (ingot_frames_resume_register(module) < 0 || ingot_frames_tensors_register(module) < 0)
+        return -1;
+    return ingot_frames_hook_register(module);
 }

@@ -3,10 +3,15 @@
    CPython has one evaluation function per interpreter. Ours is in place while any thread is active
    (`hook_enter`), hands on what does not concern it to the function that was there before, and asks
    about each code object once: the decision is kept in the code object's extra slot and dies with
-   it. */
+   it.
+
+   One entry, the tensor entry, is called for frames that have tensors near at hand, and only where
+   somebody captures. Where its calls run no graph, the code object comes to rest: its frames run as
+   they are for a while. See docs/internals/capture.md. */
 #include "frames_parts.h"
 
 #include "stance.h"
+#include "work.h"
 
 #ifndef _WIN32
 #include <pthread.h>
@@ -18,6 +23,9 @@ typedef struct Decision {
     struct Decision *previous,
         *next; /* the ring of all; one that is by itself in its ring is not decided any more */
     PyObject *entry; /* NULL: the frames run as they are */
+    unsigned looks;  /* calls of the tensor entry, */
+    unsigned idle;   /* what they have cost since the last one that ran a graph, */
+    unsigned rest;   /* and how many frames run as they are before the next one */
 } Decision;
 
 static Decision decisions = {.previous = &decisions, .next = &decisions};
@@ -34,8 +42,7 @@ static void forget(Decision *decision) {
     PyObject *entry = decision->entry;
     decision->previous->next = decision->next;
     decision->next->previous = decision->previous;
-    decision->previous = decision->next = decision;
-    decision->entry = NULL;
+    *decision = (Decision){.previous = decision, .next = decision};
     Py_XDECREF(entry); /* may run any code */
 }
 
@@ -78,8 +85,23 @@ static int decide(PyCodeObject *code, PyObject *entry) {
     Py_XINCREF(entry);
     if (decision->next == decision)
         link_after(decision, &decisions);
+    decision->looks = decision->idle = decision->rest = 0;
     Py_XSETREF(decision->entry, entry);
     return 0;
+}
+
+#define PATIENCE 5    /* idle calls before the first rest */
+#define COMPILATION 4 /* is as bad as so many idle calls */
+#define LONGEST 1024  /* frames */
+
+/* Counts a call of the tensor entry, which ran a graph or else cost as much as `idle` calls. */
+static void count_look(Decision *decision, bool has_graph, unsigned idle) {
+    decision->looks++;
+    decision->idle = has_graph ? 0 : decision->idle + idle;
+    if (decision->idle < PATIENCE)
+        return;
+    unsigned doublings = decision->idle - PATIENCE;
+    decision->rest = doublings < 10 ? 1u << doublings : LONGEST;
 }
 
 /* -- taking leave of a frame that does not run ------------------------------------------------- */
@@ -153,11 +175,16 @@ static _Thread_local struct {
     int paused;          /* the same of hook_pause; and running handlers */
     PyCodeObject *plain; /* the next frame of this code runs as it is */
     Frame *handed_on;    /* to the function below ours */
+    PyObject *capturer;  /* for whom the tensor entry captures, or NULL: for nobody */
 } here;
 
+_Thread_local IngotWork ingot_work;
+
 static int active_threads;
-static PyObject *handler; /* or NULL */
-static bool installed;    /* ours is in place, or below another's that was put in place later */
+static PyObject *handler;      /* or NULL */
+static PyObject *tensor_entry; /* or NULL */
+static PyObject *mark;         /* in a function's `__dict__`: it may have to stay in eager */
+static bool installed; /* ours is in place, or below another's that was put in place later */
 static _PyFrameEvalFunction below; /* what was there before ours */
 
 #define FEW 16 /* arguments that fit on the C stack */
@@ -178,24 +205,27 @@ static bool can_be_replaced(const PyCodeObject *code) {
            CO_OPTIMIZED;
 }
 
-/* entry(function, *parameters), where the frame has them: a new reference, or NULL with an
- * exception set. */
-static PyObject *call_entry(PyObject *entry, const Frame *frame) {
-    const PyCodeObject *code = code_of(frame);
-    Py_ssize_t count = code->co_argcount + code->co_kwonlyargcount +
-                       ((code->co_flags & CO_VARARGS) != 0) +
-                       ((code->co_flags & CO_VARKEYWORDS) != 0);
-    PyObject *few[FEW + 2],
-        **arguments = few; /* the first is for the callee, the second the function */
-    if (count > FEW && (arguments = PyMem_New(PyObject *, (size_t)(count + 2))) == NULL)
+static Py_ssize_t count_parameters(const PyCodeObject *code) {
+    return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+           ((code->co_flags & CO_VARKEYWORDS) != 0);
+}
+
+/* entry(first, function, *parameters), where the frame has them: a new reference, or NULL with an
+ * exception set. `first` may be NULL: then it is left out. */
+static PyObject *call_entry(PyObject *entry, PyObject *first, const Frame *frame) {
+    Py_ssize_t count = count_parameters(code_of(frame));
+    PyObject *few[FEW + 3], **arguments = few; /* the first is for the callee */
+    if (count > FEW && (arguments = PyMem_New(PyObject *, (size_t)(count + 3))) == NULL)
         return PyErr_NoMemory();
-    arguments[1] = (PyObject *)function_of(frame);
+    arguments[1] = first;
+    arguments[2] = (PyObject *)function_of(frame);
     for (Py_ssize_t i = 0; i < count; i++)
-        arguments[i + 2] = frame->localsplus[i];
+        arguments[i + 3] = frame->localsplus[i];
     PyObject *result = NULL;
     if (Py_EnterRecursiveCall(" in a compiled function") == 0) {
-        result = PyObject_Vectorcall(entry, arguments + 1,
-                                     (size_t)(count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        size_t given = (size_t)count + 1 + (first != NULL);
+        result = PyObject_Vectorcall(entry, arguments + (first != NULL ? 1 : 2),
+                                     given | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
         Py_LeaveRecursiveCall();
     }
     if (arguments != few)
@@ -211,39 +241,44 @@ static int check_entry(PyObject *entry) {
     return -1;
 }
 
-/* Has the handler decide. A new reference: what runs in place of this frame, or NULL: nothing; -1
- * with an exception. */
-static int ask(PyFunctionObject *function, PyCodeObject *code, PyObject **entry) {
+/* Has the handler decide. 0, or -1 with an exception. */
+static int ask(PyFunctionObject *function, PyCodeObject *code) {
     PyObject *asked = Py_NewRef(handler);
     here.paused++;
     PyObject *answer = PyObject_CallOneArg(asked, (PyObject *)function);
     here.paused--;
     Py_DECREF(asked);
-    *entry = NULL;
-    if (answer == NULL)
-        return -1;
-    int status = 0;
-    if (answer == Py_None) {
+    int status = answer == NULL ? -1 : 0;
+    if (answer == Py_None)
         status = decide(code, NULL);
-    } else if (!IS_NULL(answer)) {
+    else if (answer != NULL && !IS_NULL(answer))
         status = check_entry(answer) < 0 ? -1 : decide(code, answer);
-        if (status == 0)
-            *entry = Py_NewRef(answer);
-    }
-    Py_DECREF(answer);
+    Py_XDECREF(answer);
     return status;
 }
 
-/* As `ask`, where it is decided or can be. */
-static int find_entry(PyFunctionObject *function, PyCodeObject *code, PyObject **entry) {
-    Decision *decision = decision_of(code);
-    if (decision == NULL && handler != NULL)
-        return ask(function, code, entry);
-    *entry = decision == NULL ? NULL : Py_XNewRef(decision->entry);
-    return 0;
+static bool is_marked(const PyFunctionObject *function) {
+    PyObject *dict = function->func_dict;
+    if (dict == NULL || PyDict_GET_SIZE(dict) == 0)
+        return false;
+    bool marked = PyDict_GetItemWithError(dict, mark) != NULL;
+    PyErr_Clear();
+    return marked;
+}
+
+static bool has_tensors_near(PyFunctionObject *function, const Frame *frame) {
+    return ingot_tensors_are_near(function, frame->localsplus, count_parameters(code_of(frame)));
 }
 
 static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag);
+
+/* Whether a frame is torch.compile's to compile: it would look at ours as well if we took this one.
+ */
+static bool is_torchs(void) {
+    bool alone = below == _PyEval_EvalFrameDefault &&
+                 _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == frame_hook;
+    return !alone && ingot_torch_compiles();
+}
 
 static void remove_hook(void) {
     PyInterpreterState *interpreter = PyInterpreterState_Get();
@@ -265,12 +300,59 @@ static void install_hook(void) {
     _PyInterpreterState_SetEvalFrameFunc(interpreter, frame_hook);
 }
 
-/* Whether a frame is torch.compile's to compile: it would look at ours as well if we took this one.
- */
-static bool is_torchs(void) {
-    bool alone = below == _PyEval_EvalFrameDefault &&
-                 _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == frame_hook;
-    return !alone && ingot_torch_compiles();
+/* What a capturer has for frames of this code (borrowed), or NULL. */
+static PyObject *known_entry(PyObject *capturer, const Frame *frame) {
+    PyObject *key = PyLong_FromVoidPtr(code_of(frame));
+    PyObject *known = key == NULL ? NULL : PyDict_GetItemWithError(capturer, key);
+    Py_XDECREF(key);
+    PyErr_Clear();
+    return known;
+}
+
+/* A call of the tensor entry, where that is due. A new reference, NULL with an exception set, or
+ * `_native.NULL`: the frame runs as it is. */
+static PyObject *call_tensor_entry(Decision *decision, PyFunctionObject *function, Frame *frame) {
+    bool near = false, marked = is_marked(function);
+    if (decision->rest > 0)
+        decision->rest--;
+    else
+        near = has_tensors_near(function, frame);
+    if (!(near || marked) || is_torchs())
+        return Py_NewRef(ingot_null);
+    PyObject *capturer = here.capturer, *known = marked ? NULL : known_entry(capturer, frame);
+    PyObject *entry = Py_NewRef(known != NULL ? known : decision->entry);
+    PyObject *first = known != NULL ? NULL : near ? capturer : Py_None;
+    IngotWork before = ingot_work;
+    here.capturer = NULL; /* the compiler, and what it made, run as they are */
+    PyObject *result = call_entry(entry, first, frame);
+    here.capturer = capturer;
+    Py_DECREF(entry);
+    if (ingot_work.graphs != before.graphs || ingot_work.idle != before.idle)
+        count_look(decision, ingot_work.graphs != before.graphs, ingot_work.idle - before.idle);
+    return result;
+}
+
+/* What is due for a frame of code that is not known to run as it is. As above. */
+static PyObject *call_due_entry(PyCodeObject *code, PyFunctionObject *function, Frame *frame) {
+    Decision *decision = decision_of(code);
+    if (decision == NULL && handler != NULL && !is_torchs()) {
+        if (ask(function, code) < 0)
+            return NULL;
+        decision = decision_of(code);
+    }
+    if (decision == NULL || decision->entry == NULL)
+        return Py_NewRef(ingot_null);
+    if (decision->entry == tensor_entry) {
+        if (here.capturer == NULL || ingot_runs_eager())
+            return Py_NewRef(ingot_null);
+        return call_tensor_entry(decision, function, frame);
+    }
+    if (is_torchs())
+        return Py_NewRef(ingot_null);
+    PyObject *entry = Py_NewRef(decision->entry);
+    PyObject *result = call_entry(entry, NULL, frame);
+    Py_DECREF(entry);
+    return result;
 }
 
 static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag) {
@@ -287,15 +369,7 @@ static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag) 
         here.plain = NULL;
         return hand_on(thread, frame, throwflag);
     }
-    if (is_torchs())
-        return hand_on(thread, frame, throwflag);
-    PyObject *entry;
-    if (find_entry(function, code, &entry) < 0)
-        return retire(thread, frame, NULL);
-    if (entry == NULL)
-        return hand_on(thread, frame, throwflag);
-    PyObject *result = call_entry(entry, frame);
-    Py_DECREF(entry);
+    PyObject *result = call_due_entry(code, function, frame);
     if (result == NULL || !IS_NULL(result))
         return retire(thread, frame, result);
     Py_DECREF(result);
@@ -334,17 +408,49 @@ static PyObject *hook_unpause(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(i
     Py_RETURN_NONE;
 }
 
-/* In C, where no signal handler runs between the two. */
+/* Steals nothing; gives the one before, which the caller owns, or NULL. */
+static PyObject *exchange_capturer(PyObject *wanted) {
+    PyObject *before = here.capturer;
+    here.capturer = wanted == Py_None ? NULL : Py_NewRef(wanted);
+    return before;
+}
+
+static PyObject *set_capturer(PyObject *Py_UNUSED(module), PyObject *wanted) {
+    if (wanted != Py_None && !PyDict_Check(wanted))
+        return PyErr_Format(PyExc_TypeError, "a capturer is a dict or None, not %R", wanted);
+    PyObject *before = exchange_capturer(wanted);
+    return before == NULL ? Py_NewRef(Py_None) : before;
+}
+
+/* In C, where no signal handler runs between the two. The graphs of what is called are not those of
+ * the caller. */
 static PyObject *call_hooked(PyObject *module, PyObject *const *args, Py_ssize_t count) {
-    if (count != 2 || !PyTuple_Check(args[1]))
-        return PyErr_SetString(PyExc_TypeError, "call_hooked takes a callable and a tuple"), NULL;
+    if (count < 2 || count > 3 || !PyTuple_Check(args[1]) ||
+        !(count == 2 || args[2] == Py_None || PyDict_Check(args[2])))
+        return PyErr_SetString(PyExc_TypeError,
+                               "call_hooked takes a callable, a tuple and a capturer, a dict"),
+               NULL;
+    PyObject *capturer = exchange_capturer(count == 3 ? args[2] : Py_None);
+    IngotWork before = ingot_work;
     Py_DECREF(hook_enter(module, NULL));
     PyObject *result = PyObject_Call(args[0], args[1], NULL), *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     Py_XDECREF(hook_leave(module, NULL));
+    ingot_work = before;
+    PyObject *ours = here.capturer;
+    here.capturer = capturer;
+    Py_XDECREF(ours);
     if (type != NULL)
         PyErr_Restore(type, value, traceback);
     return result;
+}
+
+static PyObject *count_compilation(PyObject *Py_UNUSED(module), PyObject *has_graph) {
+    if (has_graph == Py_True)
+        ingot_work.graphs++;
+    else
+        ingot_work.idle += COMPILATION;
+    Py_RETURN_NONE;
 }
 
 static PyObject *hook_active(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
@@ -376,6 +482,16 @@ static PyObject *set_frame_handler(PyObject *Py_UNUSED(module), PyObject *wanted
     return before == NULL ? Py_NewRef(Py_None) : before;
 }
 
+static PyObject *set_tensor_entry(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *entry, *classes, *name;
+    if (!PyArg_ParseTuple(args, "OO!U:set_tensor_entry", &entry, &PyTuple_Type, &classes, &name) ||
+        check_entry(entry) < 0 || ingot_set_tensor_classes(classes) < 0)
+        return NULL;
+    Py_XSETREF(tensor_entry, Py_NewRef(entry));
+    Py_XSETREF(mark, Py_NewRef(name));
+    Py_RETURN_NONE;
+}
+
 static PyObject *set_code_entry(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *code, *entry;
     if (!PyArg_ParseTuple(args, "O!O:set_code_entry", &PyCode_Type, &code, &entry))
@@ -405,6 +521,15 @@ static PyObject *code_entry(PyObject *Py_UNUSED(module), PyObject *code) {
                                                : decision->entry);
 }
 
+static PyObject *code_looks(PyObject *Py_UNUSED(module), PyObject *code) {
+    if (!PyCode_Check(code))
+        return PyErr_Format(PyExc_TypeError, "a code object, not %R", code);
+    Decision *decision = decision_of((PyCodeObject *)code);
+    if (decision == NULL)
+        Py_RETURN_NONE;
+    return Py_BuildValue("III", decision->looks, decision->idle, decision->rest);
+}
+
 static PyObject *clear_code_entries(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(ignored)) {
     while (decisions.next != &decisions)
         forget(decisions.next);
@@ -416,8 +541,14 @@ static PyMethodDef methods[] = {
      "Makes this thread active: its frames are looked at until as many calls of hook_leave."},
     {"hook_leave", hook_leave, METH_NOARGS, "Ends what hook_enter began."},
     {"call_hooked", (PyCFunction)(void (*)(void))call_hooked, METH_FASTCALL,
-     "call_hooked(callable, args): what the callable gives, called between hook_enter and "
-     "hook_leave."},
+     "call_hooked(callable, args, capturer=None): what the callable gives, called between "
+     "hook_enter and hook_leave;\nmeanwhile the tensor entry is given the capturer. None: it is "
+     "not called. It is a dict, in which the identity of a code object may have what is called "
+     "instead, as entry(function,\n*parameters)."},
+    {"set_capturer", set_capturer, METH_O,
+     "set_capturer(capturer or None) -> the one before, for this thread."},
+    {"count_compilation", count_compilation, METH_O,
+     "count_compilation(has_graph): counts a call of a compiled function that no entry served."},
     {"hook_pause", hook_pause, METH_NOARGS,
      "Frames of this thread run as they are until as many calls of hook_unpause."},
     {"hook_unpause", hook_unpause, METH_NOARGS, "Ends what hook_pause began."},
@@ -434,6 +565,12 @@ static PyMethodDef methods[] = {
      "again). What it "
      "raises, "
      "the frame raises."},
+    {"set_tensor_entry", set_tensor_entry, METH_VARARGS,
+     "set_tensor_entry(entry, classes, mark)\n\n"
+     "Where this entry is decided on, entry(capturer, function, *parameters) is called for frames "
+     "that have instances\nof the classes near at hand, in threads with a capturer. With None in "
+     "place of it, it is called for any function\nwhose `__dict__` has the mark. Where its calls "
+     "run no graph, the frames of this code run as they are for a while."},
     {"set_code_entry", set_code_entry, METH_VARARGS,
      "set_code_entry(code, entry)\n\n"
      "entry(function, *parameters) is called in place of each frame of this code that starts in an "
@@ -447,6 +584,10 @@ static PyMethodDef methods[] = {
      "freed."},
     {"code_entry", code_entry, METH_O,
      "code_entry(code) -> the entry, None or NULL, as given to set_code_entry."},
+    {"code_looks", code_looks, METH_O,
+     "code_looks(code) -> (looks, idle, rest), or None where nothing is decided: how often the "
+     "tensor entry was called,\nhow many of its calls, the last ones, ran no graph, and how many "
+     "frames run as they are before the next one."},
     {"clear_code_entries", clear_code_entries, METH_NOARGS,
      "Forgets what was decided about every code object."},
     {0},

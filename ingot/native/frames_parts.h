@@ -33,4 +33,18 @@ int ingot_frames_resume_register(PyObject *module);
 /* Adds the functions of the frame hook. */
 int ingot_frames_hook_register(PyObject *module);
 
+/* -- frames_tensors.c -- */
+
+/* Whether there are instances of the tensor classes among the arguments (of which none need be
+ * there), in the closure, or among the first few things that a container or an instance there
+ * holds. No exception is set. */
+bool ingot_tensors_are_near(PyFunctionObject *function, PyObject *const *arguments,
+                            Py_ssize_t count);
+
+/* Takes a tuple of classes. */
+int ingot_set_tensor_classes(PyObject *wanted);
+
+/* Adds tensors_are_near. */
+int ingot_frames_tensors_register(PyObject *module);
+
 #endif

@@ -13,8 +13,17 @@
 #endif
 #include <Python.h>
 
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#endif
 #include <internal/pycore_code.h>
+#include <internal/pycore_dict.h>
 #include <internal/pycore_frame.h>
+#include <internal/pycore_object.h>
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 #include <opcode.h>
 #include <stdbool.h>
 
@@ -169,6 +178,63 @@ static inline bool reports_calls(const PyCodeObject *code) {
     return true;
 #endif
 }
+
+/* -- what an instance holds -------------------------------------------------------------------- */
+
+/* The values of an instance whose `__dict__` nobody has asked for; NULL for any other. */
+static inline PyDictValues *inline_values(PyObject *instance) {
+#if PYTHON_3_13
+    if (!PyType_HasFeature(Py_TYPE(instance), Py_TPFLAGS_INLINE_VALUES) ||
+        _PyObject_GetManagedDict(instance) != NULL)
+        return NULL;
+    PyDictValues *values = _PyObject_InlineValues(instance);
+    return values->valid ? values : NULL;
+#else
+    if (!PyType_HasFeature(Py_TYPE(instance), Py_TPFLAGS_MANAGED_DICT))
+        return NULL;
+#if PYTHON_3_12
+    PyDictOrValues place = *_PyObject_DictOrValuesPointer(instance);
+    return _PyDictOrValues_IsValues(place) ? _PyDictOrValues_GetValues(place) : NULL;
+#else
+    return *_PyObject_ValuesPointer(instance);
+#endif
+#endif
+}
+
+/* How many attributes were ever set in there. */
+static inline int count_inline(PyDictValues *values) {
+#if PYTHON_3_13
+    return values->size;
+#else
+    return ((const uint8_t *)values)[-2];
+#endif
+}
+
+/* The value that was set as number `i`, borrowed; NULL where it was deleted. */
+static inline PyObject *inline_value(PyDictValues *values, int i) {
+#if PYTHON_3_13
+    return values->values[get_insertion_order_array(values)[i]];
+#else
+    return values->values[((const uint8_t *)values)[-3 - i]];
+#endif
+}
+
+/* The `__dict__` of an instance without inline values, borrowed; NULL where there is none yet. */
+static inline PyObject *made_dict(PyObject *instance) {
+    if (PyType_HasFeature(Py_TYPE(instance), Py_TPFLAGS_MANAGED_DICT)) {
+#if PYTHON_3_13
+        return (PyObject *)_PyObject_GetManagedDict(instance);
+#elif PYTHON_3_12
+        return _PyDictOrValues_GetDict(*_PyObject_DictOrValuesPointer(instance));
+#else
+        return *_PyObject_ManagedDictPointer(instance);
+#endif
+    }
+    PyObject **place = _PyObject_GetDictPtr(instance);
+    return place == NULL ? NULL : *place;
+}
+
+/* -- exceptions -------------------------------------------------------------------------------- */
 
 /* An exception as it is, with its own traceback and context. Steals nothing. */
 static inline void raise_as_it_is(PyObject *exception) {

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import ingot
-from ingot.capture import inner_calls
 from ingot.compiler import Compiler
 from ingot.graph import fake_ops
+from ingot.native import _native
 from ingot.native._native import hook_active
 from tests.oracle import assert_near
 from tests.tracked import Tracked
@@ -603,8 +603,8 @@ def test_looking_for_tensors_calls_no_code_of_the_users() -> None:
 
     def helper(held: object) -> None: ...
 
-    assert not inner_calls._may_have_tensors(helper, (Sly(), [Sly()]))
-    assert inner_calls._may_have_tensors(helper, (Sly(), [Sly(), torch.ones(1)]))
+    assert not _native.tensors_are_near(helper, (Sly(), [Sly()]))
+    assert _native.tensors_are_near(helper, (Sly(), [Sly(), torch.ones(1)]))
 
 
 def test_globals_that_are_called_as_builtins_are() -> None:
