@@ -29,7 +29,7 @@ from ingot.capture import (
 )
 from ingot.capture.facts import operations_are_watched
 from ingot.capture.guard_set import GuardSet, closest
-from ingot.capture.inner_calls import captured_by_nobody
+from ingot.capture.inner_calls import unwatched
 from ingot.capture.marks import why_disabled
 from ingot.capture.meanings import stated
 from ingot.capture.resume import leave_alone, resume_function
@@ -177,7 +177,7 @@ class Compiler:
     ) -> tuple[Compilation | None, Run | None, bool]:
         """Compile unless an entry other than the first `known` holds; nothing is compiled beyond
         `max_entries`."""
-        with captured_by_nobody():
+        with unwatched():
             if any(guards.check_python(slots) is None for guards in self.guards[known:]):
                 return None, None, True
             if len(self.guards) >= self.max_entries:

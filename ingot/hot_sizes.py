@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.facts import operations_are_watched
-from ingot.capture.inner_calls import captured_by_nobody
+from ingot.capture.inner_calls import unwatched
 from ingot.collection import paused_collection
 from ingot.errors import unsupported
 from ingot.graph.ambient import Modes, undisturbed
@@ -87,7 +87,7 @@ class HotSizes:
         compilation = compiler.new_compilation(
             f"sizes that came {HOT} times in a row, compiled for in the background"
         )
-        with captured_by_nobody(), undisturbed(), left_alone(), paused_collection():
+        with unwatched(), undisturbed(), left_alone(), paused_collection():
             if compiler.entries[: len(entries)] != [*entries]:
                 return  # reset since then
             modes.set()

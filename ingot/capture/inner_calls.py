@@ -24,13 +24,13 @@ _GENERATORS = 0x2A0
 
 
 @contextmanager
-def captured_by_nobody() -> Iterator[None]:
-    """Within it, the thread's calls of the user's functions are not captured."""
-    before = _native.set_capturer(None)
+def unwatched() -> Iterator[None]:
+    """Within it, the frame hook looks at no frame of this thread."""
+    _native.hook_pause()
     try:
         yield
     finally:
-        _native.set_capturer(before)
+        _native.hook_unpause()
 
 
 class InnerCalls(dict[int, Any]):
@@ -91,12 +91,13 @@ def _on_frame(function: FunctionType) -> Callable[..., Any] | None:
         or code.co_filename.startswith("<")
         or is_step(code)
         or code is DISABLED_CODE
+        or module.partition(".")[0] == "ingot"
     ):
         return None
     # tensor work, as in the user's modules
     if module.startswith("torch.nn.modules.") and code.co_name == "forward":
         return _call
-    if not is_trusted(module) and module.partition(".")[0] != "ingot":
+    if not is_trusted(module):
         return _call
     if module == WRAPPERS or why_disabled(function):
         return _call_if_disabled

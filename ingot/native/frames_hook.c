@@ -175,6 +175,7 @@ static _Thread_local struct {
     int paused;          /* the same of hook_pause; and running handlers */
     PyCodeObject *plain; /* the next frame of this code runs as it is */
     Frame *handed_on;    /* to the function below ours */
+    int depth;           /* of frames that were handed on, each of which takes C stack */
     PyObject *capturer;  /* for whom the tensor entry captures, or NULL: for nobody */
 } here;
 
@@ -191,12 +192,17 @@ static _PyFrameEvalFunction below; /* what was there before ours */
 
 /* Two functions may each think that the other was there first: then a frame comes back. */
 static PyObject *hand_on(PyThreadState *thread, Frame *frame, int throwflag) {
-    if (below == _PyEval_EvalFrameDefault || here.handed_on == frame)
-        return _PyEval_EvalFrameDefault(thread, frame, throwflag);
     Frame *outer = here.handed_on;
-    here.handed_on = frame;
-    PyObject *result = below(thread, frame, throwflag);
-    here.handed_on = outer;
+    PyObject *result;
+    here.depth++;
+    if (below == _PyEval_EvalFrameDefault || outer == frame) {
+        result = _PyEval_EvalFrameDefault(thread, frame, throwflag);
+    } else {
+        here.handed_on = frame;
+        result = below(thread, frame, throwflag);
+        here.handed_on = outer;
+    }
+    here.depth--;
     return result;
 }
 
@@ -355,7 +361,21 @@ static PyObject *call_due_entry(PyCodeObject *code, PyFunctionObject *function, 
     return result;
 }
 
+#define DEEPEST 200 /* CPython 3.12 lets C functions call each other 1,500 levels deep */
+
+/* Without a hook CPython runs Python's calls of Python without C stack, as deep as Python allows.
+ */
+static PyObject *run_without_hook(PyThreadState *thread, Frame *frame, int throwflag) {
+    remove_hook();
+    PyObject *result = hand_on(thread, frame, throwflag);
+    if (active_threads > 0)
+        install_hook();
+    return result;
+}
+
 static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag) {
+    if (here.depth >= DEEPEST)
+        return run_without_hook(thread, frame, throwflag);
     if (active_threads ==
         0) /* the one that was put in place above ours is gone, or the threads are, in a fork */
         remove_hook();
@@ -408,20 +428,6 @@ static PyObject *hook_unpause(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(i
     Py_RETURN_NONE;
 }
 
-/* Steals nothing; gives the one before, which the caller owns, or NULL. */
-static PyObject *exchange_capturer(PyObject *wanted) {
-    PyObject *before = here.capturer;
-    here.capturer = wanted == Py_None ? NULL : Py_NewRef(wanted);
-    return before;
-}
-
-static PyObject *set_capturer(PyObject *Py_UNUSED(module), PyObject *wanted) {
-    if (wanted != Py_None && !PyDict_Check(wanted))
-        return PyErr_Format(PyExc_TypeError, "a capturer is a dict or None, not %R", wanted);
-    PyObject *before = exchange_capturer(wanted);
-    return before == NULL ? Py_NewRef(Py_None) : before;
-}
-
 /* In C, where no signal handler runs between the two. The graphs of what is called are not those of
  * the caller. */
 static PyObject *call_hooked(PyObject *module, PyObject *const *args, Py_ssize_t count) {
@@ -430,16 +436,16 @@ static PyObject *call_hooked(PyObject *module, PyObject *const *args, Py_ssize_t
         return PyErr_SetString(PyExc_TypeError,
                                "call_hooked takes a callable, a tuple and a capturer, a dict"),
                NULL;
-    PyObject *capturer = exchange_capturer(count == 3 ? args[2] : Py_None);
+    PyObject *capturer = here.capturer;
     IngotWork before = ingot_work;
+    here.capturer =
+        count == 2 || args[2] == Py_None ? NULL : args[2]; /* lives as long as the call */
     Py_DECREF(hook_enter(module, NULL));
     PyObject *result = PyObject_Call(args[0], args[1], NULL), *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     Py_XDECREF(hook_leave(module, NULL));
     ingot_work = before;
-    PyObject *ours = here.capturer;
     here.capturer = capturer;
-    Py_XDECREF(ours);
     if (type != NULL)
         PyErr_Restore(type, value, traceback);
     return result;
@@ -545,8 +551,6 @@ static PyMethodDef methods[] = {
      "hook_enter and hook_leave;\nmeanwhile the tensor entry is given the capturer. None: it is "
      "not called. It is a dict, in which the identity of a code object may have what is called "
      "instead, as entry(function,\n*parameters)."},
-    {"set_capturer", set_capturer, METH_O,
-     "set_capturer(capturer or None) -> the one before, for this thread."},
     {"count_compilation", count_compilation, METH_O,
      "count_compilation(has_graph): counts a call of a compiled function that no entry served."},
     {"hook_pause", hook_pause, METH_NOARGS,
@@ -574,7 +578,7 @@ static PyMethodDef methods[] = {
     {"set_code_entry", set_code_entry, METH_VARARGS,
      "set_code_entry(code, entry)\n\n"
      "entry(function, *parameters) is called in place of each frame of this code that starts in an "
-     "active thread: "
+     "active thread,\nbut for those that are nested hundreds deep: "
      "every\nparameter by position, *args as a tuple, **kwargs as a dict. What it returns or "
      "raises, the call returns "
      "or "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -282,3 +283,47 @@ def test_a_thread_that_was_started_there_is_not_captured() -> None:
     tracked = Tracked(program_around(work), backend="eager")
     tracked(X)
     assert graphs(tracked, "double") == 0 and _native.code_looks(double.__code__) is None
+
+
+@pytest.fixture
+def deep_recursion() -> Iterator[None]:
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1_000_000)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("deep_recursion")
+def test_recursion_goes_as_deep_as_in_eager() -> None:
+    """Python's calls of Python take no C stack, of which the frame hook takes some."""
+
+    def depth(n: int) -> int:
+        return 0 if n == 0 else depth(n - 1) + 1
+
+    def double(n: int, tensor: Tensor) -> Any:
+        return tensor * 2 if n == 0 else [double(n - 1, tensor)][0]
+
+    def work() -> Any:
+        return [depth(n) for n in (10, 190, 200, 210, 50_000)], double(20_000, X)
+
+    tracked = Tracked(program_around(work), backend="eager")
+    for _ in range(2):
+        tracked(X)
+
+
+def test_too_deep_a_recursion() -> None:
+    def endless(n: int) -> int:
+        return endless(n + 1)
+
+    def work() -> Any:
+        with pytest.raises(RecursionError):
+            endless(0)
+        return [twice(X) for _ in range(3)]
+
+    def twice(tensor: Tensor) -> Tensor:
+        return tensor * 2
+
+    tracked = Tracked(program_around(work), backend="eager")
+    for _ in range(2):
+        tracked(X)
+    assert graphs(tracked, "twice") == 1

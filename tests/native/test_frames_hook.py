@@ -342,8 +342,17 @@ def test_recursion():
         with pytest.raises(RecursionError):
             recursive(100_000)
         assert recursive(50) == 50
-    with replaced(no_parameters, lambda function: function()), pytest.raises(RecursionError):
-        no_parameters()
+    with replaced(no_parameters, lambda function: function()):
+        assert no_parameters() == "original"  # the innermost, which is nested too deeply
+
+
+def test_very_deep_frames_are_not_looked_at():
+    seen = []
+    _native.set_code_entry(recursive.__code__, lambda function, n: seen.append(n) or NULL)
+    with active():
+        assert recursive(900) == 900 and 100 < len(seen) < 300
+        assert seen == list(range(900, 900 - len(seen), -1))
+        assert recursive(3) == 3 and seen[-4:] == [3, 2, 1, 0]
 
 
 def test_calling_the_frame_from_its_entry():
