@@ -156,6 +156,7 @@ FAMILIES: dict[str, Family] = {
     "marked-sizes": Family(action=SKIP),
     # -- operations and code
     "custom-op-fake": Family("register a fake for it: torch.library.register_fake"),
+    "custom-op-gradient": Family("register a formula for it: torch.library.register_autograd"),
     "custom-op-result": Family(),
     "foreach": Family(),
     "no-shape-rule": Family(),

@@ -128,10 +128,12 @@ class GraphRecorder:
     def _run_assuming(
         self, session: Session, op: str, target: Any, fakes: list[Any], named: dict[str, Any]
     ) -> tuple[Any, bool]:
-        """What an operation gives for fakes, and whether a Python function has written one. What it
-        asks of sizes that the data decide is assumed: it asks again when the graph is traced."""
+        """What an operation gives for fakes, and whether a Python function or a foreign op has
+        written one. What it asks of sizes that the data decide is assumed: it asks again when the
+        graph is traced."""
         unbacked = self.context.shapes.unbacked
         self.context.read.clear()
+        foreign_writes = self.context.writes
         versions = None
         if type(target) is FunctionType:
             versions = versions_of(fakes)
@@ -140,6 +142,8 @@ class GraphRecorder:
             result = self._run(session, op, target, fakes, named)
         finally:
             unbacked.assumes = False
+        if self.context.writes > foreign_writes:
+            return result, True
         return result, versions is not None and versions != versions_of(fakes)
 
     def _refuse_replaced(self, session: Session, args: Arguments, kwargs: Keywords) -> None:

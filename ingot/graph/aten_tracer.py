@@ -35,6 +35,8 @@ from ingot.graph.fakes import (
     requires_grad,
     storage_key,
 )
+from ingot.graph.foreign import writes
+from ingot.graph.foreign_writes import record_functional
 from ingot.graph.functional import (
     OVERWRITES,
     Storage,
@@ -46,7 +48,7 @@ from ingot.graph.functional import (
     written_back,
 )
 from ingot.graph.nodes import fake_result, results_of
-from ingot.graph.overlaps import addresses_differ, bytes_meet, elements_meet, last_element
+from ingot.graph.overlaps import addresses_differ, bytes_meet, elements_meet, refuse_beyond
 from ingot.graph.replay import STATE_BYTES, random_state
 from ingot.graph.schemas import (
     bind,
@@ -63,6 +65,8 @@ from ingot.graph.schemas import (
 from ingot.graph.symbolic_views import from_start, slice_from_start
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr, Symbol
+from ingot.loops.functional_ops import is_nested
+from ingot.loops.side_effects import is_foreign
 from ingot.sequences import Args, at, map_leaves
 from ingot.serial import safe_point
 from ingot.torch_private import DisableTorchDispatch, OpOverload, aten
@@ -183,11 +187,14 @@ class AtenTracer(Mode):
             args, kwargs = self._with_literals((args, kwargs))
         if args and type(args[0]) in NUMBERS and not meta.tensors_in((args, kwargs)):
             args = self._with_tensors(op, args)
-        if is_mutable(op):
+        if is_mutable(op) and not is_foreign(op):
             return self._write(op, args, kwargs)
         if op in _AT_INDEX:
             args = _from_start(op, args)
         result = self.context.predicted(op, args, kwargs)
+        if writes(op) or is_nested(op):
+            record_functional(self, op, args, kwargs, result)
+            return result
         if torch.get_default_dtype() is not self._default_dtype:
             with self:
                 args, kwargs = independent(op, args, kwargs, result)
@@ -264,17 +271,13 @@ class AtenTracer(Mode):
 
     def _record(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
         args, kwargs = map_leaves(self._as_node, (args, kwargs))
-        node = self._node(op, args, kwargs, result)
-        unbacked = self.context.shapes.unbacked
-        if unbacked.fresh:
-            node.meta["binds"] = data_dependent.bound_by(result, unbacked.fresh)
-            unbacked.fresh.clear()
+        node = self.call(op, args, kwargs, result)
         if isinstance(result, FakeTensor):
             self._tracked[id(result)] = Tracked(result, Storage(), node, 0)
         elif isinstance(result, (list, tuple)):
             for i, item in enumerate(result):
                 if isinstance(item, FakeTensor):
-                    element = self._node(operator.getitem, (node, i), {}, item)
+                    element = self.element(node, i)
                     self._tracked[id(item)] = Tracked(item, Storage(), element, 0)
 
     def _record_views(self, op: OpOverload, args: Any, kwargs: Any, result: Any) -> None:
@@ -357,7 +360,7 @@ class AtenTracer(Mode):
             view = base.view
             assert view is not None
             if view.op is aten.as_strided.default:
-                _refuse_beyond(base.parent.fake, base)
+                refuse_beyond(base.parent.fake, base.fake)
                 view = View(view.op, self._shifted(self.node_of(base.parent), base))
             whole = written_back(view, base.parent.fake, whole)
             base = base.parent
@@ -379,6 +382,10 @@ class AtenTracer(Mode):
         """How a fake of this trace came to be."""
         return self._tracked[id(fake)]
 
+    def is_tracked(self, fake: Tensor) -> bool:
+        """Whether it is a fake of this trace."""
+        return id(fake) in self._tracked
+
     def track(self, fake: FakeTensor, tracked: Tracked) -> None:
         self._tracked[id(fake)] = tracked
 
@@ -396,7 +403,7 @@ class AtenTracer(Mode):
             args = view.args
             if view.op is aten.as_strided.default:
                 args = self._shifted(source, tracked)
-            tracked.node = self._node(view.op, (source, *args), view.kwargs, tracked.fake)
+            tracked.node = self.node(view.op, (source, *args), view.kwargs, tracked.fake)
         tracked.version = tracked.storage.version
         return tracked.node
 
@@ -410,12 +417,25 @@ class AtenTracer(Mode):
                     "op-writes",
                     "as_strided over a written input that has gaps between its elements",
                 )
-            _refuse_beyond(base, tracked)
+            refuse_beyond(base, tracked.fake)
         assert tracked.view is not None
         size, stride, offset = tracked.view.args
         return size, stride, offset - base.storage_offset() + value.storage_offset()
 
-    def _node(self, target: Any, args: Any, kwargs: Any, value: Any) -> Node:
+    def call(self, target: Any, args: Any, kwargs: Any, results: Any) -> Node:
+        """The node of a call, which binds the unbacked symbols that are new in its results."""
+        node = self.node(target, args, kwargs, results)
+        unbacked = self.context.shapes.unbacked
+        if unbacked.fresh:
+            node.meta["binds"] = data_dependent.bound_by(results, unbacked.fresh)
+            unbacked.fresh.clear()
+        return node
+
+    def element(self, node: Node, number: int) -> Node:
+        """The node of one of several results."""
+        return self.node(operator.getitem, (node, number), {}, fake_result(node)[number])
+
+    def node(self, target: Any, args: Any, kwargs: Any, value: Any) -> Node:
         if self.context.shapes.hints:
             args, kwargs = map_leaves(_with_expression, (args, kwargs))
         state = None
@@ -533,20 +553,6 @@ def _alias_of(tracked: Tracked) -> str:
     if tracked.fake._is_view():
         return "view"
     return "detached"
-
-
-def _refuse_beyond(base: FakeTensor, tracked: Tracked) -> None:
-    """Raise Unsupported where a view of written memory leaves its base, the part that is known."""
-    assert tracked.view is not None
-    size, stride, offset = tracked.view.args
-    first = offset - base.storage_offset()
-    last = first + last_element(size, stride)
-    end = last_element(base.shape, base.stride())
-    if tracked.fake.numel() and (first < 0 or last > end):
-        raise unsupported(
-            "op-writes",
-            "as_strided reaches beyond a written tensor, into memory that is not its own",
-        )
 
 
 def _call_functional(op: OpOverload, bound: dict[str, Any], kwargs: dict[str, Any]) -> Any:

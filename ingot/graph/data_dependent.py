@@ -103,6 +103,8 @@ def bound_by(result: Any, symbols: Sequence[Symbol]) -> tuple[Binding, ...]:
     """Where a result shows the values of symbols."""
     bindings: dict[Symbol, Binding] = {}
     for k, item in enumerate(results_of(result)):
+        if item is None:
+            continue
         places = [(-1, item)] if isinstance(item, torch.SymInt) else enumerate(item.shape)
         for dim, size in places:
             if isinstance(size, torch.SymInt):

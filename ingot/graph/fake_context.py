@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from ingot.errors import unsupported
+from ingot.graph import foreign
 from ingot.graph.fake_ops import run_fake
 from ingot.graph.fakes import FakeTensor, holds_real, is_followed, is_leaf, storage_key
-from ingot.graph.foreign import by_python_fake, gives_nothing, has_python_fake
 from ingot.graph.schemas import is_composite, is_mutable, is_random, makes_sparse, run_composite
 from ingot.graph.shape_context import ANY_SIZE, Bounds, ShapeContext
-from ingot.loops.side_effects import acts
+from ingot.loops.side_effects import acts, is_foreign
 from ingot.torch_private import (
     ADDRESSING,
     DisableTorchDispatch,
@@ -67,6 +67,7 @@ class FakeContext(Mode):
         self.in_inference = torch.is_inference_mode_enabled()
         self.draws = 0  # how many ops have drawn random numbers
         self.effects = 0  # how many effectful ops have run
+        self.writes = 0  # how many foreign ops have written an argument
         # by id of a fake, its data: see known_tensors.py
         self.known: dict[int, tuple[FakeTensor, Tensor]] = {}
         # those of them whose number the present operation has asked for
@@ -99,15 +100,14 @@ class FakeContext(Mode):
             return self.read[-1][1]
         if makes_sparse(op):  # a fake would pass for one that is strided
             raise unsupported("tensor-layout", f"{op} makes a tensor that is not strided")
-        self.effects += acts(op) and not is_mutable(op)
+        self.effects += acts(op) and (is_foreign(op) or not is_mutable(op))
+        self.writes += foreign.writes(op)
         return self.predicted(op, args, kwargs)
 
     def predicted(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of an op."""
-        if gives_nothing(op):
-            return None
-        if has_python_fake(op):
-            return by_python_fake(self, op, args, kwargs)
+        if is_foreign(op):
+            return foreign.result_of(self, op, args, kwargs)
         return run_fake(op, args, kwargs, self.shapes)
 
     def address(self, fake: Tensor) -> None:

@@ -22,6 +22,7 @@ from ingot.graph.nodes import results_of
 from ingot.graph.schemas import bind, functional_form, is_mutable, written
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.symbolic_views import is_symbolic
+from ingot.loops.side_effects import is_foreign
 from ingot.sequences import Args, Kwargs, at
 from ingot.torch_private import DisableTorchDispatch, OpOverload, aten, dispatch_has_kernel
 
@@ -55,7 +56,7 @@ def run_fake(
     inner_kwargs = {}
     for k, v in kwargs.items():
         inner_kwargs[k] = _unwrap(v, tensors)
-    if is_mutable(op):
+    if is_mutable(op) and not is_foreign(op):
         return _run_mutating(op, args, kwargs, inner, inner_kwargs)
     if not tensors:
         inner = numbers_as_tensors(op, inner)

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ingot.errors import unsupported
 from ingot.graph import geometry
 from ingot.graph.fakes import FakeTensor
 
@@ -42,6 +43,18 @@ def bytes_meet(a: FakeTensor, b: FakeTensor) -> bool:
 def last_element(sizes: Any, strides: Any) -> Any:
     """The distance from the first element of a tensor to its last, in elements."""
     return sum((size - 1) * stride for size, stride in zip(sizes, strides))
+
+
+def refuse_beyond(base: FakeTensor, view: FakeTensor) -> None:
+    """Raise Unsupported where a view of written memory leaves its base, the part that is known."""
+    first = view.storage_offset() - base.storage_offset()
+    last = first + last_element(view.shape, view.stride())
+    end = last_element(base.shape, base.stride())
+    if view.numel() and (first < 0 or last > end):
+        raise unsupported(
+            "op-writes",
+            "as_strided reaches beyond a written tensor, into memory that is not its own",
+        )
 
 
 def _has_symbols(t: FakeTensor) -> bool:

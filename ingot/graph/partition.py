@@ -52,6 +52,7 @@ from ingot.graph.schemas import Cost, cost_of
 from ingot.graph.symbols import to_expr
 from ingot.graph.unit_tangent import compute_ahead, linear_values
 from ingot.loops.expr import Symbol
+from ingot.loops.functional_ops import FunctionalForm
 from ingot.loops.side_effects import has_effect
 from ingot.loops.training_contract import SizePlace, Slot, TrainingContract
 from ingot.sequences import at
@@ -483,6 +484,8 @@ def _readers(node: Node, late: set[Node]) -> Iterator[Node]:
 
 
 def _reads_memory(node: Node) -> bool:
+    if isinstance(node.target, FunctionalForm):
+        return True
     if not isinstance(node.target, OpOverload) or _repeats(node):
         return False
     if cost_of(node.target) is Cost.LOOKUP:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ingot.loops.functional_ops import FlatCall, FunctionalForm
 from ingot.torch_private import OpOverload, library_registry, side_effectful_functions
 
 _OWN_NAMESPACES = frozenset(("aten", "prims", "ingot"))
@@ -36,6 +37,8 @@ def acts(target: Any) -> bool:
     are. What torch's registries of side effects have is asked each time, since a program may add to
     them.
     """
+    if isinstance(target, (FunctionalForm, FlatCall)):
+        return True
     if not isinstance(target, OpOverload):
         return target in side_effectful_functions
     registered = target in side_effectful_functions or _is_registered(target)
@@ -51,6 +54,8 @@ def _is_registered(op: OpOverload) -> bool:
 def retains(target: Any) -> bool:
     """Whether a call may keep the tensors that it is given, or gives, for itself, as what
     communicates does until it is waited for."""
+    if isinstance(target, (FunctionalForm, FlatCall)):
+        return True
     return isinstance(target, OpOverload) and is_foreign(target)
 
 

@@ -26,6 +26,7 @@ from ingot.schedule.dependencies import used_nodes
 from ingot.schedule.fuse import fuse
 from ingot.schedule.groups import Group
 from ingot.schedule.horizontal import side_by_side
+from ingot.schedule.in_place import without_copies_to_write
 from ingot.schedule.inline import inlined
 from ingot.schedule.kernel import Kernel, anonymous
 from ingot.schedule.memory import lenders_of, plan_memory
@@ -51,7 +52,8 @@ def schedule(
     """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for
     what is `frugal`. `choose` says which products of a GPU's are kernels rather than calls (see
     `templates`)."""
-    nodes, graph = split_reductions(without_result_copies(used_nodes(graph), graph), graph, target)
+    nodes = without_copies_to_write(used_nodes(graph), graph)
+    nodes, graph = split_reductions(without_result_copies(nodes, graph), graph, target)
     nodes = paired(inlined(nodes, graph, target), graph.buffers, graph.required)
     groups = fuse(nodes, graph.buffers, note, target, frugal)
     if choose is not None:

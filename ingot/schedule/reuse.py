@@ -9,7 +9,7 @@ may then be written over it keeps its name, and is given the input's memory by t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from ingot.loops.ir import (
     Attention,
     AttentionBackward,
+    Buffer,
     Contraction,
     Library,
     LoopGraph,
@@ -123,7 +124,11 @@ _LAYOUT = ("dtype", "sizes", "strides", "on_host")
 
 
 def _alike(graph: LoopGraph, one: str, other: str) -> bool:
-    a, b = graph.buffers[one], graph.buffers[other]
+    return are_alike(graph.buffers[one], graph.buffers[other])
+
+
+def are_alike(a: Buffer, b: Buffer) -> bool:
+    """Whether two buffers lie alike in memory."""
     return all(getattr(a, name) == getattr(b, name) for name in _LAYOUT)
 
 
@@ -177,18 +182,23 @@ def _rename(group: Group, replaced: dict[str, str]) -> None:
             name = replaced[name]
         return name
 
-    def renamed(node: Any) -> Any:
-        return node and _RENAMED[type(node)](node, final)
+    def put(node: Any) -> Any:
+        return node and renamed(node, final)
 
     if not group.touches & replaced.keys():
         return
-    group.members = list(map(renamed, group.members))
-    left, right = map(renamed, group.prologues)
+    group.members = list(map(put, group.members))
+    left, right = map(put, group.prologues)
     group.prologues = left, right
     group.reads, group.writes = set(map(final, group.reads)), set(map(final, group.writes))
     if group.overlay is not None:
-        members = tuple(map(renamed, group.overlay.members))
+        members = tuple(map(put, group.overlay.members))
         group.overlay = replace(group.overlay, members=members)
+
+
+def renamed(node: Any, final: Callable[[str], str]) -> Any:
+    """A node that touches the buffer `final(name)` in place of `name`."""
+    return _RENAMED[type(node)](node, final)
 
 
 def _renamed_views(node: Any, final: Any) -> Any:

@@ -8,6 +8,7 @@ from torch.fx import Node
 
 from ingot.errors import CompilerBug
 from ingot.graph.aten_graph import AtenGraph
+from ingot.loops.functional_ops import FunctionalForm
 from ingot.torch_private import OpOverload
 
 
@@ -33,6 +34,8 @@ def _problem(node: Node, earlier: set[Node], graph: AtenGraph) -> str:
     if node.op == "get_attr" and node.target not in graph.constants:
         return "the constant does not exist"
     if node.op == "call_function" and node.target is not operator.getitem:
+        if isinstance(node.target, FunctionalForm):
+            return ""
         if not isinstance(node.target, OpOverload):
             return "not an ATen op"
         if node.target._schema.is_mutable:

@@ -43,7 +43,7 @@ from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.loops.target import CPU, Target
 from ingot.loops.weights import Tiles
 from ingot.sequences import map_leaves
-from ingot.torch_private import OpOverload
+from ingot.torch_private import OpOverload, aten
 
 # A value is computed again at each use while it costs at most this many cheap ops and joins no
 # tensors ...
@@ -338,6 +338,14 @@ class Lowering:
         )
         return self.realize(copy)
 
+    def duplicate(self, value: LoopTensor, spec: Spec) -> LoopTensor:
+        """A fresh copy of `value` in memory of its own, at the very strides of `spec`."""
+        if value.dtype not in ops.STORED:
+            return self.result_of(aten.clone.default, spec, [value])
+        buffer = self.new_buffer(spec, spec.strides)
+        self.write(value, buffer, spec.strides, ZERO)
+        return stored(buffer, spec)
+
     def relaid(self, value: LoopTensor, strides: Sequence[Expr] | None = None) -> LoopTensor:
         """`copied` for what is only read: that of a constant is a constant too."""
         window = view_of(value)
@@ -370,9 +378,10 @@ class Lowering:
         kwargs: dict[str, Any] | None = None,
         out: str | None = None,
         binds: tuple[tuple[Symbol, int, int], ...] = (),
+        mutates: tuple[str, ...] = (),
     ) -> list[LoopTensor | None]:
         """Call a library: `args` may hold `LoopTensor`s. One result per entry of `outs` (None:
-        unused). Of a view, the result is a copy."""
+        unused). Of a view, the result is a copy. It writes the buffers `mutates`."""
         if isinstance(function, OpOverload) and any(
             r.alias_info is not None for r in function._schema.returns
         ):
@@ -386,9 +395,9 @@ class Lowering:
             None if spec is None else self.new_buffer(spec, spec.strides) for spec in outs
         )
         node = Library(
-            self.node_name(), self.origin, function, arguments, keywords, targets, out, binds=binds
+            self.node_name(), self.origin, function, arguments, keywords, targets, out, mutates
         )
-        node = replace(node, may_raise=self.may_raise)
+        node = replace(node, may_raise=self.may_raise, binds=binds)
         if out is None:  # else it is the form of an op of torch's that writes where it is told
             node = replace(node, ordered=has_effect(function), retains=retains(function))
         self.graph.nodes.append(node)

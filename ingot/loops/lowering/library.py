@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from ingot.errors import unsupported
-from ingot.loops.expr import ONE, ZERO
+from ingot.loops.expr import ONE, ZERO, Symbol, as_expr
+from ingot.loops.functional_ops import FunctionalForm, Window
+from ingot.loops.ir import View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import LIBRARY_CALLS, LibraryCall
 from ingot.loops.lowering.values import (
     LoopTensor,
     Spec,
     dense_strides,
+    exprs,
     numel,
     same_strides,
     stored,
@@ -58,6 +62,37 @@ def call_aten(
         if function is not None:
             return lw.call(function, outs, args, kwargs, out="out")
     return lw.call(func, outs, args, kwargs)
+
+
+def call_functional(
+    lw: Lowering,
+    form: FunctionalForm,
+    outs: Sequence[Spec | None],
+    arguments: tuple[Any, ...],
+    binds: tuple[tuple[Symbol, int, int], ...],
+) -> tuple[LoopTensor | None, ...]:
+    """Call a foreign op with copies of the bases whose memory it writes, and give its results and
+    the copies. `schedule.in_place` finds which copies need not be made."""
+    bases, windows, args, kwargs = arguments
+    count = len(outs) - len(bases)
+    copies = []
+    for base, spec in zip(bases, outs[count:]):
+        assert spec is not None
+        copies.append(lw.duplicate(base, spec))
+
+    def argument(leaf: Any) -> Any:
+        if isinstance(leaf, Window):
+            number, sizes, strides, offset, dtype = windows[leaf.number]
+            buffer = copies[number].buffer or ""
+            return View(buffer, exprs(sizes), exprs(strides), as_expr(offset), dtype)
+        return leaf
+
+    args, kwargs = laid_out(lw, tuple(args)), laid_out(lw, kwargs)
+    args, kwargs = map_leaves(argument, (args, kwargs))
+    written = tuple(map(attrgetter("buffer"), copies))
+    specs = lw.with_users(outs)[:count]
+    results = lw.call(form.function, specs, args, kwargs, binds=binds, mutates=written)
+    return (*results, *copies)
 
 
 def _allocates_well(lw: Lowering, spec: Spec) -> bool:

@@ -13,11 +13,12 @@ import torch.fx
 
 from ingot.errors import CompilerBug, unsupported
 from ingot.loops import ops
-from ingot.loops.expr import ZERO, Expr, as_expr
+from ingot.loops.expr import ZERO, Expr, Symbol, as_expr
+from ingot.loops.functional_ops import FunctionalForm
 from ingot.loops.ir import Library, LoopGraph, Origin, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.cost import eager_is_faster
-from ingot.loops.lowering.library import call_aten, laid_out
+from ingot.loops.lowering.library import call_aten, call_functional, laid_out
 from ingot.loops.lowering.pointwise import filled
 from ingot.loops.lowering.rules import READS_PART, RULES, NotLowered
 from ingot.loops.lowering.values import (
@@ -143,6 +144,8 @@ class _Walk:
             return self.move(node, args, kwargs)
         if self.hosts and node not in self.hosts:
             args, kwargs = map_leaves(self.as_gpu_operand, (args, kwargs))
+        if isinstance(node.target, FunctionalForm):
+            return self.functional(node, node.target)
         if fake is None:
             return self.lw.call(node.target, [], args, kwargs)
         if "binds" in node.meta:
@@ -158,6 +161,22 @@ class _Walk:
         if isinstance(result, tuple):
             return result
         return self.finished(node, result)
+
+    def functional(self, node: torch.fx.Node, form: FunctionalForm) -> Any:
+        """A call of a foreign op that writes its arguments: it is given copies of what it writes
+        (see `schedule.in_place`)."""
+        arguments, _ = self.laid_as_in_eager(node, self.value_of(node.args), {})
+        outs = _specs(node.meta["val"], None)
+        self.lw.used = _used_results(node, outs)
+        return call_functional(self.lw, form, outs, arguments, self.bindings(node))
+
+    def bindings(self, node: torch.fx.Node) -> tuple[tuple[Symbol, int, int], ...]:
+        """The symbols that a node binds, in each form that they are named by, and where."""
+        binds = []
+        for b in node.meta.get("binds", ()):
+            for form in self.forms[b.symbol]:
+                binds.append((form, b.result, b.dim))
+        return tuple(binds)
 
     def move(self, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
         """A call of the library that takes tensors from one side to the other: they are laid out on
@@ -176,10 +195,6 @@ class _Walk:
     def bind(self, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
         """A call of the library that decides sizes of its results, or gives an integer."""
         fake = node.meta["val"]
-        binds = []
-        for b in node.meta["binds"]:
-            for form in self.forms[b.symbol]:
-                binds.append((form, b.result, b.dim))
         is_tensor = isinstance(fake, (torch.Tensor, tuple, list))
         outs = ()
         if is_tensor:
@@ -187,7 +202,7 @@ class _Walk:
         listed = _listed(outs)
         args, kwargs = self.laid_as_in_eager(node, args, kwargs)
         args, kwargs = laid_out(self.lw, args), laid_out(self.lw, kwargs)
-        results = self.lw.call(node.target, listed, args, kwargs, binds=tuple(binds))
+        results = self.lw.call(node.target, listed, args, kwargs, binds=self.bindings(node))
         if not is_tensor:
             return as_expr(_to_expr(fake))
         if listed is outs:
