@@ -125,6 +125,14 @@ def raised_by(x: Tensor, by: float) -> None:
     x.add_(by)
 
 
+@torch.library.custom_op("ingot_tests::raised_both", mutates_args=("xs",))
+def raised_both(xs: list[Tensor]) -> None:
+    """Writes the tensors of a list."""
+    _note("raised_both", xs[0])
+    for x in xs:
+        x.add_(1)
+
+
 _library = torch.library.Library("ingot_tests", "FRAGMENT")
 _library.define("defined(Tensor x) -> Tensor")
 

@@ -41,8 +41,10 @@ def _several(w: _Writer) -> str:
 
 
 def _written(w: _Writer) -> str:
-    x = w.pick(lambda t: t.is_floating_point() and not t._is_view())
-    return f"for _ in range(1): fx.raised_by({x}, 0.5)" if x[0] == "v" else f"fx.counted({x})"
+    x = w.pick(lambda t: t.is_floating_point() and t.dim() > 0)
+    shown = w.rng.choice(["", "", "[:1]", "[1:]", ".flatten()", ".detach()", "[..., ::2]"])
+    call = w.rng.choice(["raised_by({0}, 0.5)", "raised_by({0}, 0.5)", "raised_both([{0}, {1}])"])
+    return f"for _ in range(1): fx.{call.format(x + shown, w.floating())}"
 
 
 def _printed(w: _Writer) -> str:
@@ -59,7 +61,7 @@ _STATEMENTS = {
     _counted: 6,
     _repeated: 3,
     _several: 3,
-    _written: 0.5,
+    _written: 5,
     _printed: 0.7,
     _around_an_update: 1,
 }

@@ -10,7 +10,6 @@ import torch
 from torch._library.effects import EffectType
 
 import ingot
-from ingot.graph.foreign import _TRITON_KERNELS
 from ingot.loops.side_effects import has_effect
 from tests.effectful_ops import (
     KEPT,
@@ -500,25 +499,40 @@ def test_what_is_registered_as_effectful():
     assert not has_effect(torch.ops.aten.sin.default)
 
 
-def test_ops_made_of_triton_kernels(monkeypatch):
-    @torch.library.triton_op("ingot_tests::by_triton", mutates_args=())
-    def by_triton(x: torch.Tensor) -> torch.Tensor:
+def test_ops_made_of_triton_kernels():
+    """Their fake is the function that launches the kernels, which are not launched then."""
+    triton = pytest.importorskip("triton")
+    kernel = triton.jit(_add_kernel)
+
+    @torch.library.triton_op("ingot_tests::by_triton", mutates_args=("x",))
+    def by_triton(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        result = torch.empty_like(x)
+        grid = (triton.cdiv(x.numel(), 64),)
+        torch.library.wrap_triton(kernel)[grid](x, y, result, x.numel(), 64)
+        return result.sin()
+
+    @by_triton.register_kernel("cpu")
+    def _(x, y):
         noted(x)
-        return x * 2
+        return x.add_(y).sin()
 
-    def program(x):
-        return by_triton(x + 1) * 3
+    def program(x, y):
+        z = x * 2
+        return by_triton(z, y), z
 
-    x = torch.rand(3)
-    # it launches none: its function is its fake
-    assert torch.equal(ingot.compile(program)(x), program(x))
-    monkeypatch.setitem(_TRITON_KERNELS, "ingot_tests::by_triton", [object()])
-    ingot.reset()
-    compiled = ingot.compile(program)
-    LOG.clear()
-    assert torch.equal(compiled(x), program(x)) and len(LOG) == 2
-    (found,) = ingot.explain(program)(x).breaks
-    assert "Triton" in found.reason
+    if not isinstance(kernel, triton.JITFunction):
+        pytest.skip("Triton interprets")
+    for dynamic in (None, True):
+        compiled = ingot.compile(program, fullgraph=True, dynamic=dynamic)
+        for count in (3, 100):
+            x, y = torch.rand(count), torch.rand(count)
+            LOG.clear()
+            torch.testing.assert_close(compiled(x, y), program(x, y))
+            assert len(LOG) == 2
+
+
+def _add_kernel(x, y, result, count, block):
+    """Is compiled for GPUs alone."""
 
 
 def test_an_op_that_reads_a_layout_it_did_not_predict():

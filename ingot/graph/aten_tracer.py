@@ -25,7 +25,8 @@ from ingot.graph import (  # noqa: F401  (they register rules)
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.default_dtype import independent
-from ingot.graph.fake_context import FakeContext, Mode
+from ingot.graph.dispatch_mode import Mode
+from ingot.graph.fake_context import FakeContext
 from ingot.graph.fake_ops import NUMBERS, numbers_in_place_of_tensors, run_fake
 from ingot.graph.fakes import (
     FakeTensor,

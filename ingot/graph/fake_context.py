@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ingot.errors import unsupported
 from ingot.graph import foreign
+from ingot.graph.dispatch_mode import Mode
 from ingot.graph.fake_ops import run_fake
 from ingot.graph.fakes import FakeTensor, holds_real, is_followed, is_leaf, storage_key
 from ingot.graph.schemas import is_composite, is_mutable, is_random, makes_sparse, run_composite
@@ -23,30 +24,11 @@ from ingot.torch_private import (
     ADDRESSING,
     DisableTorchDispatch,
     OpOverload,
-    TorchDispatchMode,
     aten,
-    pop_torch_dispatch_stack,
-    push_on_torch_dispatch_stack,
 )
 from ingot.wrapped import is_transformed, is_wrapped, untransformed
 
 _NUMBER = aten._local_scalar_dense.default
-
-
-class Mode(TorchDispatchMode):
-    """A dispatch mode of one thread: torch's own way in and out sets flags of the whole process as
-    well, for torch.compile."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch wraps the handler so that its first call imports torch._dynamo
-
-    def __enter__(self) -> Self:
-        push_on_torch_dispatch_stack(self)
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        pop_torch_dispatch_stack(None)
 
 
 class FakeContext(Mode):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ingot.errors import CompilerBug, Unsupported, unsupported
 from ingot.graph.data_dependent import LARGEST, bound_by
+from ingot.graph.dispatch_mode import Mode
 from ingot.graph.fake_ops import run_fake
 from ingot.graph.fakes import requires_grad
 from ingot.graph.meta import first_line, returned_types, tensors_in
@@ -26,16 +27,22 @@ from ingot.torch_private import (
     dispatch_has_kernel_for_dispatch_key,
     library_registry,
     set_ctx_getter,
-    triton_ops_to_kernels,
 )
 
 if TYPE_CHECKING:
     from ingot.graph.fake_context import FakeContext
 
 
-_TRITON_KERNELS: dict[str, Any] = {}
-if isinstance(triton_ops_to_kernels, dict):
-    _TRITON_KERNELS = triton_ops_to_kernels
+class _WithoutLaunches(Mode):
+    """A mode in which Triton kernels are not launched: the fake of a `triton_op` is the function
+    that launches them."""
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(op, OpOverload):
+            return op(*args, **(kwargs or {}))
+        return None
 
 
 def result_of(context: FakeContext, op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
@@ -135,13 +142,16 @@ def _by_python_fake(
     themselves."""
     function, unbacked = _registered(op), context.shapes.unbacked
     assert function is not None
-    if _TRITON_KERNELS.get(op._schema.name):  # its fake is the function that launches them
-        raise unsupported("custom-op-result", f"{op} launches Triton kernels")
     arguments = tensors_in((args, kwargs))
     on_cpu = all(t.device.type == "cpu" for t in arguments)
     before = len(unbacked.bound)
     try:
-        with context, torch.no_grad(), set_ctx_getter(lambda: Sizes(context, op, on_cpu)):
+        with (
+            context,
+            _WithoutLaunches(),
+            torch.no_grad(),
+            set_ctx_getter(lambda: Sizes(context, op, on_cpu)),
+        ):
             result = _as_declared(op, function(*args, **kwargs))
     except (Unsupported, CompilerBug):
         raise

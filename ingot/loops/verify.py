@@ -88,9 +88,10 @@ class _Check:
             len(view.sizes) == len(view.strides),
             f"a view of {view.buffer} has ill-matched sizes and strides",
         )
+        buffer = self.graph.buffers[view.buffer]
         last = address_of([n - 1 for n in view.sizes], view.strides, view.offset)
-        if ZERO not in view.sizes:
-            self.within(self.graph.buffers[view.buffer], view.offset, last)
+        if ZERO not in view.sizes and view.dtype.itemsize == buffer.dtype.itemsize:
+            self.within(buffer, view.offset, last)
 
     def attention(self, node: Attention) -> None:
         batch, heads, queries, width = node.query.sizes
