@@ -23,6 +23,7 @@ with paused_collection():
         Unsupported,
     )
     from ingot.explain.report import Report
+    from ingot.installation import install, uninstall
     from ingot.stance import set_stance
 
 __version__ = "0.1.0"
@@ -40,10 +41,12 @@ __all__ = [
     "compiled_backward",
     "disable",
     "explain",
+    "install",
     "list_backends",
     "mark_dynamic",
     "mark_static",
     "register_backend",
     "reset",
     "set_stance",
+    "uninstall",
 ]

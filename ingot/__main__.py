@@ -1,4 +1,4 @@
-"""`python -m ingot`: try, explain and take apart functions of yours."""
+"""`python -m ingot`: try, explain and take apart functions of yours, run programs of yours."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import sys
 import ingot
 from ingot.explain.cli import main
 
-sys.exit(main(ingot.compile, ingot.explain))
+sys.exit(main(ingot.compile, ingot.explain, install=ingot.install))

@@ -12,25 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot import backward, sharing
+from ingot import backward, sharing, torch_controls
 from ingot.backends import fitted
 from ingot.capture import marks, size_marks
 from ingot.compiler import Compiler
 from ingot.explain.report import Report
 from ingot.modules import compiled_module, disabled_module
 from ingot.native import _native
-from ingot.options import Options, shown
+from ingot.options import NATIVE, Options, shown
 
 
 def compile(  # noqa: A001 - the field's name for it
     fn: Any = None,
     *,
+    model: Any = None,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str | Callable[..., Any] = "ingot",
+    backend: str | Callable[..., Any] | None = "ingot",
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
+    name: str | None = None,
     disable: bool = False,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
 ) -> Any:
     """A callable that does what `fn` does, faster: compiled at its first call, and again when a
     fact it relied on has changed.
@@ -43,35 +47,56 @@ def compile(  # noqa: A001 - the field's name for it
         eager.
     dynamic: True makes sizes and integers symbols from the first call, None those that are seen to
         vary, False none.
-    backend: "ingot", a name from `list_backends()`, or `backend(gm, example_inputs) -> callable`;
-        see `ingot.backends`.
+    model: `fn`, as torch.compile calls it.
+    backend: "ingot" (as is None), a name from `list_backends()`, or
+        `backend(gm, example_inputs) -> callable`; see `ingot.backends`.
     mode: "default"; on an NVIDIA GPU "reduce-overhead" replays programs as CUDA graphs,
         "max-autotune" does so and chooses how products are computed by measuring,
         "max-autotune-no-cudagraphs" does only that.
     options: {"numerics": "eager" or "fast", "freeze": False or True, "specialize": False or True};
         for another backend than Ingot's, whatever that takes.
+    name: what reports call it, in place of its own name.
     disable: return `fn` as it is.
+    recompile_limit: how often it may be compiled, for other facts each time; further calls run in
+        eager, or raise `GraphBreakError` under `fullgraph`. None: 64 times, or as
+        `torch._dynamo.config.recompile_limit` says where the program has set that.
+    isolate_recompiles: do not share what is compiled with other calls of `compile` on functions of
+        the same code.
 
     Raises TypeError or ValueError for an argument that is none of these. Errors of the program
     itself are raised as in eager; `BackendError` is raised where a backend that you named fails.
     """
     if not isinstance(disable, bool):
         raise TypeError(f"ingot.compile: disable must be a bool, not {shown(disable)}")
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"ingot.compile: name must be a str or None, not {shown(name)}")
+    if fn is not None and model is not None:
+        raise TypeError("ingot.compile: fn and model are the same parameter; give one of them")
+    if backend is None:
+        backend = NATIVE
     checked = Options.checked(
-        fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options
+        fullgraph=fullgraph,
+        dynamic=dynamic,
+        backend=backend,
+        mode=mode,
+        options=options,
+        recompile_limit=recompile_limit,
+        isolate_recompiles=isolate_recompiles,
     )
-    decorate = functools.partial(_compile, options=fitted(checked), disable=disable)
-    if fn is None:
+    decorate = functools.partial(_compile, options=fitted(checked), disable=disable, name=name)
+    if fn is None and model is None:
         return decorate
-    return decorate(fn)
+    return decorate(model if fn is None else fn)
 
 
-def _compile(fn: Any, *, options: Options, disable: bool) -> Any:
+def _compile(fn: Any, *, options: Options, disable: bool, name: str | None) -> Any:
     _check_callable("compile", fn)
     if disable:
         return fn
+    torch_controls.follow(reset)
     fn = original(fn)
     compiler = Compiler(fn, options)
+    compiler.name = name or compiler.name
     if isinstance(fn, torch.nn.Module):
         return compiled_module(fn, compiler)
     return compiler.dispatcher

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -135,6 +136,23 @@ def find_backend(backend: str | Backend) -> Backend | None:
     if backend not in _registry:
         raise ValueError(f"ingot.compile: unknown backend {unknown(backend, list_backends())}")
     return _registry[backend]
+
+
+def of_torch(name: str) -> Backend:
+    """The backend that torch.compile knows by a name, which is imported for it. What it raises for
+    an unknown name is raised."""
+    from torch._dynamo import lookup_backend
+
+    backend: Backend = lookup_backend(name)
+    return backend
+
+
+def default_of_torch() -> str | Backend:
+    """The backend that torch.compile takes where none is named."""
+    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "get_default_backend"):
+        return "inductor"
+    chosen: str | Backend = torch.compiler.get_default_backend()
+    return chosen
 
 
 def backend_name(backend: str | Backend) -> str:

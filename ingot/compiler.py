@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from ingot import sharing
+from ingot import sharing, torch_controls
 from ingot.backends import check_outputs, compile_with_backend
 from ingot.built import Built, CompiledGraph
 from ingot.capture import (
@@ -35,8 +35,15 @@ from ingot.capture.meanings import stated
 from ingot.capture.resume import leave_alone, resume_function
 from ingot.collection import paused_collection
 from ingot.compilation import Compilation
-from ingot.eager_calls import EagerCalls
-from ingot.errors import BackendError, Unsupported, of_hooks, unsupported, without_frames
+from ingot.eager_calls import EagerCalls, recompiled
+from ingot.errors import (
+    BackendError,
+    GraphBreakError,
+    Unsupported,
+    of_hooks,
+    unsupported,
+    without_frames,
+)
 from ingot.graph.ambient import undisturbed
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.meta.basis import tensors_in
@@ -82,6 +89,7 @@ class Compiler:
 
     def __init__(self, fn: Any, options: Options) -> None:
         self.fn = fn
+        self.name = display_name(fn)  # in reports
         self.options = options
         self.compilations: list[Compilation] = []
         self.guards: list[GuardSet] = []  # of every entry, newest last
@@ -129,9 +137,11 @@ class Compiler:
         """Called by the dispatcher on a miss: compile for this call's facts, then run what was
         compiled."""
         eager = self.eager_calls
-        if current_stance() != DEFAULT:
+        if current_stance() != DEFAULT and eager.is_held_back():
             return eager.run_under_stance(slots, args, kwargs)
-        if len(self.guards) >= self.max_entries:  # as it stays: no need to wait for the lock
+        if torch_controls.is_disabled():
+            return eager.run(None, args, kwargs)
+        if len(self.guards) >= self.entry_limit:  # as it stays: no need to wait for the lock
             return eager.run(eager.too_many(), args, kwargs)
         if OFF is not None:
             return eager.run(eager.off(OFF), args, kwargs)
@@ -176,12 +186,14 @@ class Compiler:
         self, slots: Args, args: Args, kwargs: Kwargs, known: int
     ) -> tuple[Compilation | None, Run | None, bool]:
         """Compile unless an entry other than the first `known` holds; nothing is compiled beyond
-        `max_entries`."""
+        `entry_limit`."""
         with unwatched():
             if any(guards.check_python(slots) is None for guards in self.guards[known:]):
                 return None, None, True
-            if len(self.guards) >= self.max_entries:
+            if len(self.guards) >= self.entry_limit:
                 return None, None, False
+            if self.guards and torch_controls.recompiling_is_error():
+                raise recompiled(self, slots, "error_on_recompile")
             if self.passes_function and self._adopt(slots):
                 return None, None, True
             with undisturbed(), paused_collection():
@@ -207,7 +219,7 @@ class Compiler:
             self.eager_calls.failures.forget(slots)
         except Unsupported as reason:
             self.eager_calls.keep(compilation, reason, ladder.captured)
-        except BackendError:
+        except (BackendError, GraphBreakError):
             raise
         except Exception as error:
             self.eager_calls.keep_failure(compilation, error, ladder.captured, slots)
@@ -221,12 +233,18 @@ class Compiler:
     kind = "function"
 
     @property
+    def entry_limit(self) -> int:
+        """How many entries there may be."""
+        limit = self.options.recompile_limit or torch_controls.recompile_limit()
+        return limit or self.max_entries
+
+    @property
     def where(self) -> str:
         """The user's "file:line" where what is compiled begins."""
         return place_of(self.fn)
 
     def new_compilation(self, recompiled: str) -> Compilation:
-        return Compilation(display_name(self.fn), self.where, recompiled)
+        return Compilation(self.name, self.where, recompiled)
 
     def capture(self, args: Args, kwargs: Kwargs, request: Request) -> Captured:
         return capture_call(self.dispatcher.fn, args, kwargs, request, self.passes_function)

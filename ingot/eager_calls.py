@@ -28,7 +28,7 @@ from ingot.failures import ATTEMPTS, PASSING, Failures, Holds, explained
 from ingot.native import GuardTree
 from ingot.sequences import Args, Kwargs
 from ingot.serial import serial
-from ingot.stance import FAIL, current_stance
+from ingot.stance import FAIL, LATER, current_stance
 
 if TYPE_CHECKING:
     from ingot.compiler import Compiler
@@ -44,10 +44,12 @@ class EagerCalls:
         self.failures = Failures()
         self._too_many: Unsupported | None = None  # variants; further ones run in eager
         self._watched: Unsupported | None = None  # operations, by somebody in calls that ran
+        self._has_waited = False  # for a second call
 
     def reset(self) -> None:
         self.failures.clear()
         self._too_many = self._watched = None
+        self._has_waited = False
 
     # -- reasons -----------------------------------------------------------------------------------
 
@@ -109,7 +111,7 @@ class EagerCalls:
             compiler = self.compiler
             self._too_many = unsupported(
                 "variants",
-                f"more than {compiler.max_entries} variants of this {compiler.kind}",
+                f"more than {compiler.entry_limit} variants of this {compiler.kind}",
                 compiler.where,
             )
             compiler.report_overflow(self._report(self._too_many))
@@ -137,13 +139,18 @@ class EagerCalls:
 
     # -- calls -------------------------------------------------------------------------------------
 
+    def is_held_back(self) -> bool:
+        """Whether the stance forbids to compile this call."""
+        if current_stance() != LATER:
+            return True
+        waits = not (self.compiler.guards or self._has_waited)
+        self._has_waited = True
+        return waits
+
     def run_under_stance(self, slots: Args, args: Args, kwargs: Kwargs) -> Any:
         """A call that no entry fits, under a stance that forbids to compile it."""
-        compiler = self.compiler
         if current_stance() == FAIL:
-            why = compiler.difference(slots) or "there is nothing that it could run"
-            title = compiler.new_compilation("").title
-            raise RecompileError(f"{title} would be compiled under {FAIL!r}: {why}")
+            raise recompiled(self.compiler, slots, FAIL)
         return self.run(None, args, kwargs)
 
     def run(self, reason: Unsupported | None, args: Args, kwargs: Kwargs) -> Any:
@@ -172,6 +179,13 @@ class EagerCalls:
             return False
         may_break = reason.evidence.step is not None and not reason.skips
         return self.compiler.options.fullgraph or (self.compiler.sizes.expects_errors and may_break)
+
+
+def recompiled(compiler: Compiler, slots: Args, under: str) -> RecompileError:
+    """The error for a call that may not be compiled; `under` names what forbids it."""
+    why = compiler.difference(slots) or "there is nothing that it could run"
+    title = compiler.new_compilation("").title
+    return RecompileError(f"{title} would be compiled under {under!r}: {why}")
 
 
 def _guards_of(error: Exception, captured: Captured | None) -> GuardSet | None:

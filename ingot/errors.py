@@ -46,13 +46,15 @@ class Evidence(NamedTuple):
 
     `guards` led there: the decision holds for as long as they do. The graph can be broken before
     the instruction number `step`, unless it is `in_one_piece`. `asked_compiling`: the program has
-    asked whether it is compiled.
+    asked whether it is compiled. `break_is_error`: it has asked for an error where its graph
+    breaks.
     """
 
     guards: Any = None
     step: int | None = None
     in_one_piece: bool = False
     asked_compiling: bool = False
+    break_is_error: bool = False
 
 
 class Unsupported(IngotError):
@@ -125,7 +127,7 @@ def unsupported(
     return Unsupported(reason_of(id, sentence, where, action=action, step=step))
 
 
-class GraphBreakError(IngotError):
+class GraphBreakError(IngotError, RuntimeError):
     """Raised under `fullgraph=True` where the graph would have been broken or the call run in
     eager. Reason, place and hint are in the text and attributes; so is the function of the
     place."""
@@ -141,7 +143,7 @@ class GraphBreakError(IngotError):
         self.function = reason.function
 
 
-class RecompileError(IngotError):
+class RecompileError(IngotError, RuntimeError):
     """Raised under the stance "fail_on_recompile" where a call would have to be compiled; the text
     says what differed from the entry that is closest."""
 

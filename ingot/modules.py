@@ -9,11 +9,13 @@ the first call of a lazy module) it takes over.
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
 import torch
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from ingot.capture.marks import disabled
 from ingot.compiler import Compiler
@@ -24,10 +26,26 @@ def compiled_module(module: torch.nn.Module, compiler: Compiler) -> torch.nn.Mod
     """An object that is `module` in every respect but that calling it runs the compiled code."""
     dispatcher = compiler.dispatcher
     members = {
+        "_orig_mod": property(lambda self: module),  # programs for torch.compile ask for it
+        "load_state_dict": _load_state_dict,
         "__ingot_dispatcher__": dispatcher,
         "forward": _CompiledForward(module, compiler.options),
     }
     return _called_by(module, staticmethod(dispatcher), _recompile, compiler.options, members)
+
+
+_PREFIX = "_orig_mod."
+"""How keys begin in the state_dict of a module that torch.compile has compiled."""
+
+
+def _load_state_dict(self: torch.nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+    """`load_state_dict` of a compiled module, which takes what torch.compile has saved as well."""
+    plain = _original_of(self)
+    first = next(iter(state_dict), "")
+    if first.startswith(_PREFIX) and not hasattr(plain, "_orig_mod"):
+        state_dict = OrderedDict(state_dict)
+        consume_prefix_in_state_dict_if_present(state_dict, _PREFIX)
+    return plain.load_state_dict(state_dict, *args, **kwargs)
 
 
 class _CompiledForward:

@@ -29,7 +29,8 @@ class Options:
     are chosen by measuring. `numerics` "fast" allows library kernels that are faster than eager's
     but round worse. `freeze` is the user's promise that parameters and buffers of modules do not
     change. `specialize` gives sizes that keep coming an entry of their own beside the one with
-    symbols, compiled in the background.
+    symbols, compiled in the background. `recompile_limit` is how many entries a function may have.
+    `isolation` is an object of one call of `compile` whose entries are not shared with others.
     """
 
     fullgraph: bool = False
@@ -40,6 +41,8 @@ class Options:
     freeze: bool = False
     specialize: bool = False
     backend_options: Mapping[str, Any] | None = None
+    recompile_limit: int | None = None
+    isolation: object | None = None
 
     @property
     def is_native(self) -> bool:
@@ -65,6 +68,8 @@ class Options:
         backend: Any = NATIVE,
         mode: Any = None,
         options: Mapping[str, Any] | None = None,
+        recompile_limit: Any = None,
+        isolate_recompiles: Any = False,
     ) -> Options:
         """The options, or TypeError / ValueError that names the argument and what it may be."""
         if not isinstance(fullgraph, bool):
@@ -84,9 +89,10 @@ class Options:
             raise ValueError(f"ingot.compile: unknown mode {unknown(mode, MODES)}")
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"ingot.compile: options must be a dict, not {shown(options)}")
+        limits = _checked_limits(recompile_limit, isolate_recompiles)
         if not (isinstance(backend, str) and backend == NATIVE):
             # which options there are is the backend's affair
-            return Options(fullgraph, dynamic, backend, mode, backend_options=options)
+            return Options(fullgraph, dynamic, backend, mode, backend_options=options, **limits)
         for name, value in (options or {}).items():
             if not (isinstance(name, str) and name in KNOWN_OPTIONS):
                 raise ValueError(f"ingot.compile: unknown option {unknown(name, KNOWN_OPTIONS)}")
@@ -94,7 +100,25 @@ class Options:
                 raise ValueError(
                     f"ingot.compile: option {name} may not be {unknown(value, KNOWN_OPTIONS[name])}"
                 )
-        return Options(fullgraph, dynamic, backend, mode, **(options or {}))
+        return Options(fullgraph, dynamic, backend, mode, **(options or {}), **limits)
+
+
+def _checked_limits(recompile_limit: Any, isolate_recompiles: Any) -> dict[str, Any]:
+    """The options that say how many entries there may be, and whose they are."""
+    is_count = isinstance(recompile_limit, int) and not isinstance(recompile_limit, bool)
+    if recompile_limit is not None and not (is_count and recompile_limit > 0):
+        raise ValueError(
+            "ingot.compile: recompile_limit must be a positive int or None, not "
+            f"{shown(recompile_limit)}"
+        )
+    if not isinstance(isolate_recompiles, bool):
+        raise TypeError(
+            f"ingot.compile: isolate_recompiles must be a bool, not {shown(isolate_recompiles)}"
+        )
+    isolation = None
+    if isolate_recompiles:
+        isolation = object()
+    return {"recompile_limit": recompile_limit, "isolation": isolation}
 
 
 def unknown(name: Any, known: Iterable[Any]) -> str:

@@ -13,12 +13,18 @@ from typing import Any
 from ingot.native import set_eager
 from ingot.options import unknown
 
-DEFAULT, EAGER, FAIL, KEEP = STANCES = (
+DEFAULT, EAGER, FAIL, KEEP, LATER = STANCES = (
     "default",
     "eager",
     "fail_on_recompile",
     "eager_on_recompile",
+    "eager_then_compile",
 )
+COMPILING = (DEFAULT, LATER)
+"""The stances under which functions are compiled."""
+
+_TORCHS = {"force_eager": EAGER, "aot_eager_then_compile": LATER}
+"""What torch.compile calls them, where it has another name."""
 
 _current = DEFAULT
 
@@ -41,8 +47,9 @@ class set_stance:  # noqa: N801 - it is called like a function
 
     "default": compile what has not been compiled, run what has. "eager": run the original
     functions. "fail_on_recompile": raise `RecompileError` where a call would have to be compiled.
-    "eager_on_recompile": run such a call in eager. For the last two a function's first compilation
-    counts as well.
+    "eager_on_recompile": run such a call in eager. For these two a function's first compilation
+    counts as well. "eager_then_compile": run a function's first call in eager, compile from the
+    second one on. torch.compile's names, "force_eager" and "aot_eager_then_compile", are taken too.
 
     `set_stance(stance)` holds until the next; `with set_stance(stance):` for a block;
     `@set_stance(stance)` for each call of a function. It is the stance of the whole process: all
@@ -50,10 +57,10 @@ class set_stance:  # noqa: N801 - it is called like a function
     """
 
     def __init__(self, stance: str = DEFAULT) -> None:
-        if not (isinstance(stance, str) and stance in STANCES):
+        if not (isinstance(stance, str) and stance in (*STANCES, *_TORCHS)):
             raise ValueError(f"ingot.set_stance: unknown stance {unknown(stance, STANCES)}")
-        self.stance = stance
-        self._before = _take(stance)
+        self.stance = _TORCHS.get(stance, stance)
+        self._before = _take(self.stance)
 
     def __enter__(self) -> None:
         _take(self.stance)

@@ -590,7 +590,7 @@ class TestStance:
         assert_near(call_eager(elsewhere), (X * 0 + 1, True))
         assert_near(seen, [(X * 0, False)])
 
-    @pytest.mark.parametrize("stance", ["force_eager", "eagre", 3, None])
+    @pytest.mark.parametrize("stance", ["eager_force", "eagre", 3, None])
     def test_mistakes(self, stance):
         with pytest.raises(
             ValueError, match="unknown stance .*one of default, eager, fail_on_recompile"

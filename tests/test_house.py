@@ -55,6 +55,7 @@ ROOMS: dict[str, set[str]] = {
     "compilation": {"graph", "loops", "runtime", "schedule"},
     "explain": {"compilation", "loops", "native", "schedule"},
     "stance": {"native"},
+    "torch_controls": {"stance"},
     "gradients": {"built", "capture", "compilation", "failures", "graph", "loops", "runtime"},
     "pipeline": {
         "built",
@@ -96,6 +97,7 @@ ROOMS: dict[str, set[str]] = {
         "runtime",
         "sharing",
         "stance",
+        "torch_controls",
     },
     # What a compiler is made of, besides its entries; they name its type alone.
     "eager_calls": {"capture", "compilation", "compiler", "failures", "native", "stance"},
@@ -112,8 +114,10 @@ ROOMS: dict[str, set[str]] = {
         "modules",
         "native",
         "sharing",
+        "torch_controls",
     },
-    "__init__": {"api", "backends", "backward", "explain", "stance"},
+    "installation": {"api", "backends"},
+    "__init__": {"api", "backends", "backward", "explain", "installation", "stance"},
     "__main__": {"explain"},
 }
 COMMON = {

@@ -36,7 +36,7 @@ from ingot.options import Options
 from ingot.reasons import BREAK, SKIP
 from ingot.rules import hand_over
 from ingot.serial import serial, whole
-from ingot.stance import DEFAULT, current_stance
+from ingot.stance import COMPILING, current_stance
 from ingot.torch_private import ALL, BACKWARDS, GRADIENTS, engine_run_backward, set_engine, why_off
 
 log = logging.getLogger("ingot")
@@ -209,7 +209,7 @@ def _refuse_modes() -> None:
         raise unsupported("watched", WATCHED)
     if any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
         raise unsupported("backward-call", "a backward within autocast")
-    if current_stance() != DEFAULT:
+    if current_stance() not in COMPILING:
         raise unsupported("backward-call", f"the stance {current_stance()!r}")
 
 

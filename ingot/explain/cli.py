@@ -19,6 +19,7 @@ from rich.table import Table
 
 from ingot.explain.loading import Target, UserError, load, run_user_code
 from ingot.explain.report import Report, size_text, time_lines
+from ingot.explain.running import run_program
 from ingot.explain.stages import STAGES
 from ingot.explain.trial import STEPS, Comparison, Compile, Explain, Trial, try_target
 
@@ -29,19 +30,29 @@ Exit status: 0 all is well, 1 a result differs or your code raised an error, 2 a
 command line.
 """
 
+RUN = "run your program unchanged, with torch.compile replaced by Ingot"
+
 MOST_TIMES = 12
 """Lines about what each step of a program takes."""
 
 
 class Tools(NamedTuple):
-    """What the commands work with: where to print, and `ingot.compile` and `ingot.explain`."""
+    """What the commands work with: where to print, and `ingot.compile`, `ingot.explain` and
+    `ingot.install`."""
 
     console: Console
     compile: Compile
     explain: Explain
+    install: Callable[[], None]
 
 
-def main(compile: Compile, explain: Explain, argv: Sequence[str] | None = None) -> int:
+def main(
+    compile: Compile,
+    explain: Explain,
+    argv: Sequence[str] | None = None,
+    *,
+    install: Callable[[], None] = lambda: None,
+) -> int:
     """Run the command line; returns the exit status. Errors of the user's are printed without
     Ingot's frames."""
     for stream in (sys.stdout, sys.stderr):
@@ -49,7 +60,7 @@ def main(compile: Compile, explain: Explain, argv: Sequence[str] | None = None) 
             stream.reconfigure(errors="backslashreplace")
     arguments = parser().parse_args(argv)
     try:
-        return arguments.run(arguments, Tools(console(), compile, explain))
+        return arguments.run(arguments, Tools(console(), compile, explain, install))
     except UserError as error:
         print(f"ingot: {error}", file=sys.stderr)
         return 1 if error.__cause__ else 2
@@ -98,6 +109,11 @@ def parser() -> argparse.ArgumentParser:
         "stages", run_stages, "print what each stage of the compiler makes of your function"
     )
     stages.add_argument("--stage", choices=list(STAGES), help="only this one")
+    run = commands.add_parser("run", help=RUN, description=RUN)
+    run.add_argument("-m", dest="is_module", action="store_true", help="TARGET is a module's name")
+    run.add_argument("target", metavar="TARGET", help="a file, as FILE.py")
+    run.add_argument("rest", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
+    run.set_defaults(run=run_run)
     return top
 
 
@@ -172,6 +188,11 @@ def run_stages(arguments: argparse.Namespace, tools: Tools) -> int:
     for name in [arguments.stage] if arguments.stage else STAGES:
         print(report.stage(name), end="\n\n")
     return 0
+
+
+def run_run(arguments: argparse.Namespace, tools: Tools) -> int:
+    tools.install()
+    return run_program(arguments.target, arguments.is_module, arguments.rest)
 
 
 @torch.no_grad()
