@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -334,6 +335,17 @@ resize_output_ = find("torch._resize_output_")
 set_ctx_getter = find("torch._library.fake_impl.set_ctx_getter")
 side_effectful_functions = find("torch.fx.node._side_effectful_functions", ALL)
 select_conv_backend = find("torch._C._select_conv_backend")
+
+
+def substitutes_of_torch() -> dict[Any, Any]:
+    """What `torch.compiler.substitute_in_graph` has registered, by the function that it stands for.
+    Empty where the program has not imported torch.compile."""
+    owner = sys.modules.get("torch._dynamo.variables.functions")
+    handlers: dict[Any, Any] = getattr(
+        getattr(owner, "PolyfilledFunctionVariable", None), "_get_polyfill_handlers", dict
+    )()
+    return handlers
+
 
 # -- classes, and methods of them ------------------------------------------------------------------
 

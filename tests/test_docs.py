@@ -26,9 +26,10 @@ def as_it_was(monkeypatch):
     yield
     torch.set_grad_enabled(grad)
     ingot.set_stance("default")
+    ingot.uninstall()
 
 
-@pytest.mark.parametrize("page", ["control.md", "training.md"])
+@pytest.mark.parametrize("page", ["control.md", "torch_compiler.md", "training.md"])
 def test_the_examples_run(page, capsys):
     names = {"__name__": "example"}
     blocks = re.findall(

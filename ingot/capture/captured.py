@@ -32,12 +32,20 @@ from ingot.capture.session import Session, Stop
 from ingot.capture.sources import ArgSource, CalledSource, ConstSource, Source
 from ingot.capture.values import default_devices
 from ingot.capture.values.base import Raised, Value
+from ingot.capture.values.controls import BreakIsError
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.modes import refuse_inside
 from ingot.capture.values.tensor_hooks import refuse_changed
 from ingot.capture.values.torch_functions import CompilingAnswer
-from ingot.errors import EagerRaises, Evidence, Unsupported, unsupported, without_frames
+from ingot.errors import (
+    EagerRaises,
+    Evidence,
+    GraphBreakError,
+    Unsupported,
+    unsupported,
+    without_frames,
+)
 from ingot.graph.ambient import snapshot
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.relations import reduced
@@ -247,6 +255,8 @@ def _attempt_after(attempt: Attempt, reason: Unsupported, request: Request) -> A
     compiled, where yes leads to an error, as eager's answer may not."""
     end, step = attempt.end, reason.evidence.step
     if end is None:
+        if reason.evidence.break_is_error and not isinstance(reason, EagerRaises):
+            raise GraphBreakError(without_frames(reason)) from None
         may_break = not request.options.fullgraph and request.continuations is not None
         if may_break and step is not None and not reason.skips:
             return attempt._replace(end=reason)
@@ -331,7 +341,8 @@ def _evidence(session: Session, reason: Unsupported, end: Unsupported | None) ->
     step = reason.why.step
     if step is None and end is None:
         step = session.broken_at
-    return Evidence(session.guards, step, in_one_piece, asked)
+    is_error = session.state(BreakIsError).holds
+    return Evidence(session.guards, step, in_one_piece, asked, is_error)
 
 
 def _finish(

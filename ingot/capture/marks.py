@@ -17,14 +17,19 @@ from typing import Any
 
 import torch
 
+from ingot.capture.meanings import stated
 from ingot.errors import unsupported
 from ingot.native import call_eager
 from ingot.reasons import SKIP
-from ingot.torch_private import TORCH_DISABLED_CODE
+from ingot.torch_private import TORCH_DISABLED_CODE, substitutes_of_torch
 
 _REASON = "__ingot_disabled__"
 
 DISABLED_BY_TORCH = "_torchdynamo_disable"
+
+_DECORATORS = "torch._dynamo.decorators"
+_CONTEXTS = ("error_on_graph_break", "ErrorOnGraphBreakDecoratorContextManager")
+"""How functions of that module begin that make a context manager of Python."""
 
 WRAPPERS = "torch._dynamo.eval_frame"
 """The module of the functions that torch.compile puts around others: all have the same code."""
@@ -71,18 +76,27 @@ def why_disabled(function: FunctionType) -> tuple[str, str] | None:
 
 def breaks_graphs(function: FunctionType) -> bool:
     """Whether it is `torch._dynamo.graph_break`."""
-    return function.__name__ == "graph_break" and function.__module__ == "torch._dynamo.decorators"
+    return function.__name__ == "graph_break" and function.__module__ == _DECORATORS
 
 
 def _is_about_compilation(function: FunctionType) -> bool:
     """Whether it is of Ingot's or torch.compile's interface, which acts on the program and not on
     its tensors."""
     module = function.__globals__.get("__name__", "")
-    if module in ("torch.compiler", "torch._dynamo.decorators"):
-        return not function.__name__.startswith("is_")
+    if module in ("torch.compiler", _DECORATORS):
+        return not (function.__name__.startswith("is_") or _is_captured(function))
     return function is torch.compile or (
         module.startswith("ingot.") and not module.startswith(("ingot.capture.", "ingot.compiler"))
     )
+
+
+def _is_captured(function: FunctionType) -> bool:
+    """Whether a function of torch.compile's interface is captured all the same.
+
+    Those are methods of a context manager, functions around one of the user's, and those with a
+    meaning of their own."""
+    is_of_context = function.__qualname__.startswith(_CONTEXTS)
+    return is_of_context or is_allowed(function) or stated(function) is not None
 
 
 def _is_compiled_by_torch(function: FunctionType) -> bool:
@@ -141,6 +155,28 @@ def behind_tagging(function: FunctionType) -> FunctionType | None:
     return None
 
 
+def behind_region(function: FunctionType) -> FunctionType | None:
+    """The function inside of one that `torch.compiler.nested_compile_region` has made."""
+    if function.__module__ != "torch._higher_order_ops.invoke_subgraph":
+        return None
+    inner = vars(function).get("__marked_compile_region_fn__")
+    if isinstance(inner, FunctionType):
+        return inner
+    return None
+
+
+def substitute_of(function: Any) -> FunctionType | None:
+    """What is to be captured in place of a function: see `torch.compiler.substitute_in_graph`."""
+    try:
+        handler = substitutes_of_torch().get(function)
+    except TypeError:  # it has no hash
+        return None
+    substitute = getattr(handler, "__torch_dynamo_polyfill__", None)
+    if isinstance(substitute, FunctionType) and not substitute.__module__.startswith("torch."):
+        return substitute
+    return None
+
+
 _allowed: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -153,5 +189,15 @@ def is_allowed(function: Any) -> bool:
     """Whether a call of it is to be one node."""
     if function in _allowed:
         return True
+    return _is_known_to_torch("_allowed_callable_ids", function)
+
+
+def is_traced_through(function: FunctionType) -> bool:
+    """Whether it is allowed in the graph, but what it does is part of that: see
+    `torch._dynamo.nonstrict_trace`."""
+    return _is_known_to_torch("_nonstrict_trace_callable_ids", function)
+
+
+def _is_known_to_torch(table: str, function: Any) -> bool:
     rules = sys.modules.get("torch._dynamo.trace_rules")
-    return rules is not None and id(function) in getattr(rules, "_allowed_callable_ids", ())
+    return rules is not None and id(function) in getattr(rules, table, ())

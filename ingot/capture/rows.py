@@ -10,6 +10,7 @@ from ingot.capture.values import (  # noqa: F401
     cached,
     checkpoints,
     contexts,
+    controls,
     copies,
     data_setting,
     default_devices,

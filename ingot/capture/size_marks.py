@@ -29,14 +29,19 @@ def marks_of(tensor: torch.Tensor) -> dict[int, Bounds | None]:
 
 
 def _marks_of_torch(attributes: dict[str, Any]) -> Iterator[tuple[int, Bounds | None]]:
-    for kind in ("weak_dynamic", "dynamic"):
+    limits_of_unbacked = attributes.get("_dynamo_unbacked_bounds", {})
+    for kind in ("weak_dynamic", "unbacked", "strict_unbacked", "dynamic"):
         for dim in _indices(attributes, f"_dynamo_{kind}_indices"):
-            yield dim, ANY_SIZE
+            yield dim, _bounds(*limits_of_unbacked.get(dim, ()))
     # named tuples of a dimension and its limits
     for limits in _indices(attributes, "_dynamo_dynamic_range"):
-        yield limits.dim, Bounds(max(limits.min or 0, ANY_SIZE.lower), limits.max)
+        yield limits.dim, _bounds(limits.min, limits.max)
     for dim in _indices(attributes, "_dynamo_static_indices"):
         yield dim, None
+
+
+def _bounds(least: int | None = None, greatest: int | None = None) -> Bounds:
+    return Bounds(max(least or 0, ANY_SIZE.lower), greatest)
 
 
 def _indices(attributes: dict[str, Any], name: str) -> Iterable[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import BuiltinFunctionType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,11 @@ from ingot.capture import marks
 from ingot.capture.guards import Kind
 from ingot.capture.sources import ConstSource, Source
 from ingot.capture.values import torch_functions
-from ingot.capture.values.base import Arguments, Callee, Keywords, Value
-from ingot.capture.values.builtins import BuiltinValue, call_pure
+from ingot.capture.values.base import Arguments, Callee, Keywords, Value, map_values
+from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.torch_functions import TorchFunction
 from ingot.capture.values.wrap import wraps
 from ingot.origins import is_trusted
@@ -59,15 +61,30 @@ class ConstantFunction(BuiltinValue):
     __slots__ = ()
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        return call_pure(session, self.object, args, kwargs)
+        known = list(map(partial(_known_object, session), args))
+        named = map_values(partial(_known_object, session), kwargs)
+        return session.wrap_result(self.object, *known, **named)
+
+
+def _known_object(session: Session, value: Value) -> Any:
+    """The object of an argument; one that existed before the call (a module) is the entry's own."""
+    value = session.realize(value)
+    if isinstance(value, ObjectValue) and value.source is not None:
+        session.guard(value.source, Kind.IDENTITY, value.object)
+        return value.object
+    return session.known(value)
 
 
 @wraps(FunctionType)
 def wrap_python_function(session: Session, object_: Any, source: Source) -> Value:
+    inner = marks.substitute_of(object_) or marks.behind_region(object_)
+    if inner is not None:
+        session.guard(source, Kind.IDENTITY, object_)
+        return session.builtin(inner)
     if marks.why_disabled(object_):
         session.guard(source, Kind.IDENTITY, object_)
         return DisabledFunction.outside(session, object_, ConstSource(object_))
-    if marks.is_allowed(object_):
+    if marks.is_allowed(object_) and not marks.is_traced_through(object_):
         session.guard(source, Kind.IDENTITY, object_)
         return OpaqueFunction(object_, source)
     if marks.is_constant(object_):
@@ -85,4 +102,8 @@ def wrap_c_function(session: Session, object_: Any, source: Source) -> Value:
     if marks.is_allowed(object_):
         session.guard(source, Kind.IDENTITY, object_)
         return OpaqueFunction(object_, source)
+    substitute = marks.substitute_of(object_)
+    if substitute is not None:
+        session.guard(source, Kind.IDENTITY, object_)
+        return session.builtin(substitute)
     return torch_functions.wrap_c_function(session, object_, source)
