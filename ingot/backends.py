@@ -7,27 +7,37 @@ that takes the same inputs and returns a tuple or list of the graph's outputs. A
 real tensors: where gradients are wanted, autograd records it as it would in eager. A backend that
 cannot take a graph may raise `ingot.Unsupported`: the call then runs in eager, and the report has
 the reason.
+
+What torch.compile's backends find, they find here: `stack_trace`, `nn_module_stack` and
+`example_value` in the nodes' meta, and a `TracingContext` with its fake mode. Fake tensors are made
+when one is asked for, since torch imports torch.compile for them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch._guards import TracingContext, tracing
+from torch.fx import GraphModule, Interpreter, Node
 
-from ingot.errors import BackendError, Unsupported
+from ingot.errors import BackendError, Unsupported, unsupported
 from ingot.graph.ambient import SWITCHES, snapshot
+from ingot.graph.nodes import placeholders_of
 from ingot.options import NATIVE, Options, shown, unknown
 from ingot.reasons import SKIP
 from ingot.serial import call_users
+from ingot.torch_private import tree_map_only
 
 Backend = Callable[..., Callable[..., Any]]
+
+log = logging.getLogger("ingot")
 
 
 # -- backends that come with Ingot -----------------------------------------------------------------
@@ -162,6 +172,118 @@ def backend_name(backend: str | Backend) -> str:
     return getattr(backend, "__name__", type(backend).__name__)
 
 
+# -- what they find beside the graph ---------------------------------------------------------------
+
+
+class _Context(TracingContext):
+    """The tracing context of one call of a backend, and the values of the graph's nodes on fake
+    tensors. Both are made when they are asked for, and not once the call is `over`."""
+
+    def __init__(self, gm: GraphModule, inputs: Sequence[Any]) -> None:
+        self._mode: Any = None
+        self.over = False
+        super().__init__(None)
+        self._gm, self._inputs = gm, inputs
+        self._values: dict[Node, Any] | None = None
+        for node in gm.graph.nodes:
+            node.meta = _Meta(node.meta, node, self)
+
+    @property
+    def fake_mode(self) -> Any:
+        if self._mode is None and not self.over:
+            from torch._subclasses.fake_tensor import FakeTensorMode
+
+            self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        return self._mode
+
+    @fake_mode.setter
+    def fake_mode(self, mode: Any) -> None:
+        self._mode = mode
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the backend has seen fake tensors, whose sizes are those of the call."""
+        return self._mode is not None
+
+    @property
+    def values(self) -> dict[Node, Any]:
+        """What each node gives on fake tensors; of an operation that fails on them, and of those
+        behind it, nothing is known."""
+        if self._values is None:
+            self._values = {}
+            if not self.over:
+                self._run()
+        return self._values
+
+    def _run(self) -> None:
+        mode, values = self.fake_mode, self._values
+        restore = snapshot()
+
+        class Noting(Interpreter):
+            def run_node(self, n: Node) -> Any:
+                result = values[n] = super().run_node(n)  # type: ignore[index]
+                return result
+
+        inputs = tree_map_only(torch.Tensor, mode.from_tensor, list(self._inputs))
+        try:
+            with mode:
+                Noting(self._gm).run(*inputs)
+        except Exception as error:
+            log.debug("no example values behind a node: %s", error)
+        finally:
+            restore()
+
+    def end(self) -> None:
+        """Lets go of the tensors of the call."""
+        self.over, self._inputs = True, ()
+
+
+class _Meta(dict[str, Any]):
+    """The meta of a node, with its `example_value`."""
+
+    def __init__(self, known: Mapping[str, Any], node: Node, context: _Context) -> None:
+        super().__init__(known)
+        self._node, self._context = node, context
+
+    def __missing__(self, key: str) -> Any:
+        if key not in self:
+            raise KeyError(key)
+        return self._context.values[self._node]
+
+    def __contains__(self, key: object) -> bool:
+        if dict.__contains__(self, key):
+            return True
+        return key == "example_value" and self._node in self._context.values
+
+    def get(self, key: str, default: Any = None) -> Any:
+        if key in self:
+            return self[key]
+        return default
+
+
+def _call(
+    backend: Backend, gm: GraphModule, inputs: Sequence[Any], keywords: dict[str, Any]
+) -> Callable[..., Any]:
+    """Calls a backend as torch.compile does.
+
+    Raises Unsupported where it may have compiled for the sizes of this call, and some are symbols.
+    """
+    context = _Context(gm, inputs)
+    with tracing(context):
+        try:
+            compiled: Callable[..., Any] = backend(gm, inputs, **keywords)
+        finally:
+            context.end()
+    if context.is_asked and any(map(_has_symbols, placeholders_of(gm.graph))):
+        raise unsupported("static-backend", f"the backend {backend_name(backend)!r} traces sizes")
+    return compiled
+
+
+def _has_symbols(placeholder: Node) -> bool:
+    value = placeholder.meta["val"]
+    return isinstance(value, torch.SymInt) or torch.SymInt in map(type, value.shape)
+
+
 # -- their use -------------------------------------------------------------------------------------
 
 
@@ -209,7 +331,10 @@ def compile_with_backend(
     backend, name = find_backend(options.backend), backend_name(options.backend)
     assert backend is not None
     try:
-        compiled = call_users(backend, gm, example_inputs, **_keywords(options))
+        if options.backend in _STATIC:  # nor do they need more than the graph
+            compiled = call_users(backend, gm, example_inputs, **_keywords(options))
+        else:
+            compiled = call_users(_call, backend, gm, example_inputs, _keywords(options))
     except Unsupported as refusal:
         refusal.why = replace(refusal.why, action=SKIP)
         raise

@@ -150,6 +150,7 @@ FAMILIES: dict[str, Family] = {
     "no-symbolic-rule": Family(_STATIC_SIZES),
     "symbolic-memory": Family(_STATIC_SIZES),
     "symbolic-number": Family(_STATIC_SIZES),
+    "static-backend": Family(_STATIC_SIZES),
     "symbolic-size-value": Family(),
     LARGE_INTEGER: Family(action=SKIP),
     "variants": Family("Report.recompiles says what varies", SKIP),

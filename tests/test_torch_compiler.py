@@ -367,8 +367,8 @@ def a_substitute() -> None:
     @C.substitute_in_graph(zlib.adler32, skip_signature_check=True)
     def adler32(data: bytes, value: int = 1) -> int:
         low, high = value & 65535, value >> 16
-        for byte in data:
-            low = (low + byte) % 65521
+        for place in range(len(data)):
+            low = (low + data[place]) % 65521
             high = (high + low) % 65521
         return high << 16 | low
 
@@ -529,6 +529,8 @@ def test_mark_static_inside_compiles_for_the_size() -> None:
 
 @pytest.mark.parametrize("least", [None, 4])
 def test_bounds_of_an_unbacked_size(least: int | None) -> None:
+    if least is not None and "min" not in inspect.signature(D.mark_unbacked).parameters:
+        pytest.skip(f"torch {torch.__version__} takes no bounds")
     scaled = ingot.compile(lambda x: x * x.shape[0], fullgraph=True)
     tensor = torch.ones(5, 4)
     D.mark_unbacked(tensor, 0, **({} if least is None else {"min": least}))

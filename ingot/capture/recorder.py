@@ -17,6 +17,7 @@ from torch import fx
 from ingot.capture.answers import is_believable, unbelievable
 from ingot.capture.graph_inputs import GraphInput, GraphInputs
 from ingot.capture.modes import ModeTracker, add_call
+from ingot.capture.node_origins import origin_of
 from ingot.capture.operations import (
     Traits,
     is_computed,
@@ -190,6 +191,8 @@ class GraphRecorder:
         if kwargs:
             node.kwargs = {k: _argument(v, node_of) for k, v in kwargs.items()}
         node.meta.update(val=result, where=where)
+        if self.autograd:
+            node.meta.update(origin_of(session))
         if type(result) is not FakeTensor:
             return result_value(session, result, node)
         value = self.by_fake.get(id(result))
