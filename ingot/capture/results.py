@@ -87,6 +87,7 @@ from ingot.capture.values.sets import SetIterator, SetValue
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.capture.values.tensor_hooks import HookHandle, refuse_alive, refuse_result
+from ingot.capture.values.tensor_objects import TensorObject
 from ingot.capture.values.unread import UnreadNumber
 from ingot.errors import Unsupported
 from ingot.graph.ambient import as_inference
@@ -247,6 +248,13 @@ class Results:
         if not value.attributes:
             return output
         recipe = Filled(output, [])
+        self._later(self._fill_attributes, recipe, value)
+        return recipe
+
+    def _tensor_object(self, value: TensorObject) -> Recipe:
+        """An instance of a subclass that was made inside."""
+        content = value.content(self.session)
+        recipe = self._new(torch.Tensor.as_subclass, content, value.cls)
         self._later(self._fill_attributes, recipe, value)
         return recipe
 
@@ -593,6 +601,7 @@ RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     FunctionValue: Results._function,
     BoundMethod: Results._method,
     NativeMethod: Results._native_method,
+    TensorObject: Results._tensor_object,
     TensorMethod: _of(getattr, "tensor", "name"),
     NumberValue: _of(torch.Tensor.item, "tensor"),
     PartialValue: Results._partial,

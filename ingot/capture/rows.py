@@ -18,6 +18,7 @@ from ingot.capture.values import (  # noqa: F401
     differentiation,
     flex_attention,
     foreach,
+    function_overrides,
     generators,
     instances,
     iterators,

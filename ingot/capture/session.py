@@ -33,9 +33,18 @@ from ingot.capture.sources import (
     find_in_class,
 )
 from ingot.capture.values import builtins as builtin_functions
-from ingot.capture.values import construction
+from ingot.capture.values import construction, function_overrides
 from ingot.capture.values.arguments import bind
-from ingot.capture.values.base import NULL, Arguments, Keywords, LazyValue, Raised, Value
+from ingot.capture.values.base import (
+    NULL,
+    Arguments,
+    Keywords,
+    LazyValue,
+    Operator,
+    Raised,
+    UnaryOperator,
+    Value,
+)
 from ingot.capture.values.constant import LITERALS, NONE, ConstantValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue
@@ -105,6 +114,7 @@ class Session(Semantics, Reading):
         self._plain_lookups: dict[type, bool] = {}
         # by id of a namespace, which it keeps, and name
         self._fixed: dict[tuple[int, str], tuple[Value, Any]] = {}
+        self.overrides = function_overrides.Overrides()
         self._states: dict[type, Any] = {}  # by their class: what features keep
 
     def state(self, kind: type[_T]) -> _T:
@@ -468,6 +478,42 @@ class Session(Semantics, Reading):
     def call_method(self, name: str, /, *args: Value, **kwargs: Value) -> Value:
         """Calls a Tensor method, in the same way."""
         return self.graph.call(self, "call_method", name, args, kwargs)
+
+    def torch_call(
+        self,
+        function: Any,
+        args: Arguments,
+        kwargs: Keywords,
+        run: function_overrides.Run | None = None,
+    ) -> Value:
+        """Calls a function of torch's, by `__torch_function__` where somebody defines it."""
+        return function_overrides.torch_call(self, function, args, kwargs, run)
+
+    def torch_method(self, owner: Value, name: str, args: Arguments, kwargs: Keywords) -> Value:
+        """Calls a method of a tensor in the same way."""
+        return function_overrides.torch_method(self, owner, name, args, kwargs)
+
+    def torch_attribute(self, owner: Value, name: str) -> Value:
+        """Reads an attribute of a tensor in the same way."""
+        return function_overrides.torch_attribute(self, owner, name)
+
+    def torch_unary(self, function: UnaryOperator, owner: Value) -> Value:
+        """Carries out an operator of a tensor in the same way."""
+        return function_overrides.torch_unary(self, function, owner)
+
+    def torch_binary(
+        self, function: Operator, owner: Value, other: Value, reflected: bool
+    ) -> Value | None:
+        """The same of a binary one."""
+        return function_overrides.torch_binary(self, function, owner, other, reflected)
+
+    def is_overridden(self, *values: Value) -> bool:
+        """Whether a call of torch's with these arguments is to go through `torch_call`."""
+        return function_overrides.is_overridden(self, values)
+
+    def asks_python(self, values: Arguments) -> bool:
+        """Whether it asks a `__torch_function__` of the user's."""
+        return function_overrides.asks_python(self, values)
 
     def construct(self, cls: type, args: Arguments, kwargs: Keywords) -> Value:
         """What calling a class gives."""

@@ -42,7 +42,8 @@ from ingot.capture.values.mapped_functions import (
     within,
 )
 from ingot.capture.values.sequences import SequenceValue, TupleValue
-from ingot.capture.values.tensor import TensorValue, is_none, tensors_in
+from ingot.capture.values.tensor import TensorValue, is_none
+from ingot.capture.values.tensor_lists import tensors_in
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import Modes
 from ingot.graph.custom import Backward, CustomGradient

@@ -33,7 +33,8 @@ from ingot.capture.values.base import Arguments, Keywords, Raised, Value, positi
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.sequences import TupleValue
-from ingot.capture.values.tensor import TensorValue, is_none, is_tracked, tensors_in
+from ingot.capture.values.tensor import TensorValue, is_none
+from ingot.capture.values.tensor_lists import is_tracked, tensors_in
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import SWITCHES, Modes
 from ingot.graph.module_hooks import HookedInputs, HookedOutputs, Link, ModuleHooks

@@ -26,7 +26,8 @@ from ingot.capture.values.base import Arguments, Keywords, Value, map_values, po
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.sequences import TupleValue
-from ingot.capture.values.tensor import GradientQuestions, TensorValue, is_tracked, tensors_in
+from ingot.capture.values.tensor import GradientQuestions, TensorValue
+from ingot.capture.values.tensor_lists import is_tracked, tensors_in
 from ingot.errors import Unsupported
 from ingot.graph.custom import Reentrant
 

@@ -12,12 +12,10 @@ from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
 from ingot.capture.sources import InstanceDictSource
 from ingot.capture.values.base import Arguments, Keywords, Value
-from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.identity import IdentityNumber
 from ingot.capture.values.tensor import TensorValue, call_by_rule
 from ingot.graph.fakes import FakeTensor, data_of, storage_key
-from ingot.torch_private import aten
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -117,16 +115,3 @@ def _call(session: Session, name: str, tensor: TensorValue, *args: Any) -> Tenso
     result = session.call_method(name, tensor, *map(session.wrap_constant, args))
     assert isinstance(result, TensorValue)
     return result
-
-
-@means(torch.Tensor.as_subclass, how=How.METHOD)
-def _as_subclass(
-    session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
-) -> Value | None:
-    """An alias of a tensor, as one of torch.Tensor; None for another class."""
-    if len(args) + len(kwargs) != 1:
-        return None
-    cls = session.realize([*args, *kwargs.values()][0])
-    if not isinstance(cls, ClassValue) or cls.object is not torch.Tensor:
-        return None
-    return session.call_function(aten.alias.default, tensor)

@@ -21,8 +21,9 @@ from ingot.capture.values.chosen import refuse_watched
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.input_hooks import refuse_hooked
 from ingot.capture.values.sequences import SequenceValue
-from ingot.capture.values.tensor import TensorValue, is_none, tensors_in
+from ingot.capture.values.tensor import TensorValue, is_none
 from ingot.capture.values.tensor_hooks import refuse_changed
+from ingot.capture.values.tensor_lists import tensors_in
 from ingot.graph.custom import is_reentrant
 from ingot.reasons import SKIP
 from ingot.torch_private import aten

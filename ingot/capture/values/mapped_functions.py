@@ -18,7 +18,8 @@ import torch
 from ingot.capture.values.base import Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.sequences import SequenceValue, TupleValue
-from ingot.capture.values.tensor import TensorValue, fakes_in, tensors_in
+from ingot.capture.values.tensor import TensorValue
+from ingot.capture.values.tensor_lists import fakes_in, tensors_in
 from ingot.capture.values.transforms import LevelValue
 from ingot.torch_private import (
     CVmapInterpreterPtr,

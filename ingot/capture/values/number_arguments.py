@@ -26,7 +26,8 @@ from ingot.capture.values.numbers import (
     method,
 )
 from ingot.capture.values.relations import RELATIONS
-from ingot.capture.values.tensor import TensorValue, dtypes_in, is_none
+from ingot.capture.values.tensor import TensorValue, is_none
+from ingot.capture.values.tensor_lists import dtypes_in
 from ingot.graph.functional import draws_in_memory_order
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.numbers import FLOATS, OutsideNumber
 from ingot.capture.values.numbers import fits as is_element
-from ingot.capture.values.tensor import TensorValue, dtypes_in, is_none
+from ingot.capture.values.tensor import TensorValue, is_none
+from ingot.capture.values.tensor_lists import dtypes_in
 from ingot.graph.functional import draws_in_memory_order
 from ingot.graph.geometry import same_sizes
 

@@ -26,7 +26,8 @@ from ingot.capture.values.numbers import (
     method,
     operand_of_choice,
 )
-from ingot.capture.values.tensor import SymIntValue, TensorValue, tensors_in
+from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.capture.values.tensor_lists import tensors_in
 from ingot.graph.symbols import is_decided_by_data
 from ingot.torch_private import is_functorch_wrapped_tensor
 

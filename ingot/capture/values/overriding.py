@@ -11,7 +11,9 @@ from torch import overrides
 from ingot.capture.meanings import means
 from ingot.capture.values.base import Value
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.function_overrides import overrides_functions
 from ingot.capture.values.tensor import TensorValue
+from ingot.capture.values.tensor_objects import TensorObject
 from ingot.origins import is_trusted
 from ingot.torch_private import (
     disabled_torch_function_impl,
@@ -29,9 +31,11 @@ _DISABLED = disabled_torch_function_impl
 
 def _overrides(session: Session, value: Value) -> bool:
     """Whether a value overrides torch's functions, or a mode does."""
-    if _mode_is_seen(session):
+    if _mode_is_seen(session) or session.overrides.has_modes:
         return True
     value = session.realize(value)
+    if isinstance(value, TensorObject):
+        return overrides_functions(session, value)
     cls = value.python_type()
     if cls in _PLAIN or not is_torch_function_enabled():
         return False

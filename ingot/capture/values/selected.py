@@ -18,7 +18,8 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.flex_attention import item_at_tensors
 from ingot.capture.values.numbers import NumberValue, call, method
 from ingot.capture.values.sequences import SliceValue, TupleValue
-from ingot.capture.values.tensor import SymIntValue, TensorValue, fakes_in
+from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.capture.values.tensor_lists import fakes_in
 from ingot.errors import Unsupported
 from ingot.graph.fakes import storage_key
 from ingot.graph.symbols import is_decided_by_data

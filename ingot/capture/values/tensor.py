@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from inspect import isroutine
+from types import GetSetDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +54,7 @@ _REFUSED = frozenset(
     retain_grad set_ resize_ resize_as_ t_ transpose_ squeeze_ unsqueeze_ swapaxes_ swapdims_
     detach_ as_strided_ share_memory_ pin_memory is_pinned
     __reduce_ex__ __deepcopy__ __dlpack__ map_ map2_ apply_ rename_ align_as align_to refine_names
-    to_sparse to_dense is_shared as_subclass
+    to_sparse to_dense is_shared
     """.split()
 )
 """Methods that change the tensor object itself, or that have no place in a graph."""
@@ -75,6 +76,11 @@ _METHODS = {
 """By name: torch's own methods, as they are before anybody replaces them."""
 
 _VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+
+
+def is_getter(name: str) -> bool:
+    """Whether torch computes an attribute of tensors, which a mode may override."""
+    return isinstance(getattr(torch.Tensor, name, None), GetSetDescriptorType)
 
 
 class GradientQuestions:
@@ -182,6 +188,8 @@ class TensorValue(Value):
         return TupleValue(map(as_value, sizes), torch.Size)
 
     def get_attribute(self, session: Session, name: str) -> Value:
+        if session.overrides.has_modes and is_getter(name):
+            return session.torch_attribute(self, name)
         if name in _METHODS:
             return self._method(session, name)
         if name == "shape":
@@ -295,6 +303,8 @@ class TensorValue(Value):
             session.effects.set_own(session, self, session.graph.inputs.value_of(self), name, NULL)
 
     def get_item(self, session: Session, key: Value) -> Value:
+        if session.is_overridden(key):
+            return session.torch_method(self, "__getitem__", [key], {})
         result = call_by_rule(session, "__getitem__", self, [key], {})
         if result is not None:
             return result
@@ -302,6 +312,9 @@ class TensorValue(Value):
         return session.call_function(operator.getitem, self, session.deep(key))
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
+        if session.is_overridden(key, value):
+            session.torch_method(self, "__setitem__", [key, value], {})
+            return
         value = session.realize(value)
         value = value.element(session, self.fake.dtype) or value
         if call_by_rule(session, "__setitem__", self, [key, value], {}) is None:
@@ -320,11 +333,15 @@ class TensorValue(Value):
         return session.iterate(session.call_method("unbind", self, ConstantValue(0)))
 
     def unary(self, session: Session, function: UnaryOperator) -> Value:
+        if session.overrides.has_modes:
+            return session.torch_unary(function, self)
         return session.call_function(function, self)
 
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
+        if session.overrides.has_modes:
+            return session.torch_binary(function, self, other, reflected)
         if type(other) is TensorValue:
             return session.call_function(function, *in_order(self, other, reflected))
         if isinstance(other, BuiltinObject):
@@ -371,6 +388,8 @@ class TensorValue(Value):
 
     def call_named(self, session: Session, name: str, args: Arguments, kwargs: Keywords) -> Value:
         """Calls a Tensor method."""
+        if session.is_overridden(*args, *kwargs.values()):
+            return session.torch_method(self, name, args, kwargs)
         result = call_by_rule(session, name, self, args, kwargs)
         if result is not None:
             return result
@@ -429,27 +448,6 @@ class TensorValue(Value):
 
 def is_none(value: Value) -> bool:
     return isinstance(value, ConstantValue) and value.object is None
-
-
-def is_tracked(value: Value) -> bool:
-    """Whether it is a tensor that requires a gradient."""
-    return isinstance(value, TensorValue) and value.fake.requires_grad
-
-
-def tensors_in(values: Iterable[Value]) -> list[TensorValue]:
-    results = []
-    for value in values:
-        if isinstance(value, TensorValue):
-            results.append(value)
-    return results
-
-
-def fakes_in(values: Iterable[Value]) -> list[torch.Tensor]:
-    return [value.fake for value in tensors_in(values)]
-
-
-def dtypes_in(values: Iterable[Value]) -> list[torch.dtype]:
-    return [value.fake.dtype for value in tensors_in(values)]
 
 
 class TensorMethod(Value):

@@ -36,10 +36,16 @@ from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.default_devices import DefaultDevices, default_device, with_device
 from ingot.capture.values.foreign import ForeignValue
+from ingot.capture.values.function_overrides import ContentOf
 from ingot.capture.values.number_arguments import with_number
 from ingot.capture.values.numbers import NumberValue, OutsideNumber
 from ingot.capture.values.subclasses import refuse_overrides
 from ingot.capture.values.tensor import GradientQuestions
+from ingot.capture.values.tensor_objects import (
+    TensorObject,
+    is_subclass_object,
+    refuse_class,
+)
 from ingot.capture.values.wrap import (
     WRAPPERS,
     wrap_as_constant,
@@ -101,6 +107,25 @@ class TorchFunction(KnownObject):
         return session.builtin(session.python(getattr, self.object, name))
 
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        if session.is_overridden(*args, *kwargs.values()):
+            return self._call_overridden(session, args, kwargs)
+        return self._call(session, args, kwargs)
+
+    def _call_overridden(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        """By `__torch_function__`, which a function in Python calls by itself."""
+        asked = (*args, *kwargs.values())
+        if isinstance(self.object, FunctionType) and session.asks_python(asked):
+            assert self.source is not None
+            function = wrap_function(session, self.object, self.source)
+            return session.inline(function, args, kwargs)  # type: ignore[arg-type]
+
+        def run(content_of: ContentOf) -> Value:
+            values = list(map(content_of, args))
+            return self._call(session, values, map_values(content_of, kwargs))
+
+        return session.torch_call(self.object, args, kwargs, run)
+
+    def _call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         result: Value | None = None
         kwargs = with_device(session, self.object, kwargs)
         if self.rule is not None:
@@ -363,10 +388,10 @@ wraps(OpOverload, OpOverloadPacket, guards=Kind.IDENTITY)(wrapper_of(TorchFuncti
 
 @wraps(torch.Tensor)
 def wrap_tensor(session: Session, object_: Any, source: Source) -> Value:
-    if type(object_) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise session.unsupported(
-            "tensor-subclass", f"{source.name}, a {type(object_).__name__}: a tensor subclass"
-        )
+    if is_subclass_object(object_):
+        session.guard(source, Kind.TYPE, type(object_))
+        refuse_class(session, type(object_), source.name)
+        return TensorObject(type(object_), None, source, object_)
     return session.graph.inputs.tensor(session, object_, source)
 
 
