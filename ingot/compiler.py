@@ -33,6 +33,7 @@ from ingot.capture.inner_calls import unwatched
 from ingot.capture.marks import why_disabled
 from ingot.capture.meanings import stated
 from ingot.capture.resume import leave_alone, resume_function
+from ingot.capture.sources import DerivedSource, ItemSource, Source
 from ingot.collection import paused_collection
 from ingot.compilation import Compilation
 from ingot.eager_calls import EagerCalls, recompiled
@@ -556,7 +557,17 @@ def place_of(fn: Any) -> str:
 
 def _loaded(captured: Captured, slots: Args) -> list[Any]:
     """The inputs of a captured graph in a call."""
-    return [i.source.load(slots) for i in captured.inputs]
+    tuples: dict[Source, Any] = {}  # those made anew whenever they are loaded
+    inputs = []
+    for graph_input in captured.inputs:
+        source = graph_input.source
+        if isinstance(source, ItemSource) and isinstance(source.base, DerivedSource):
+            if source.base not in tuples:
+                tuples[source.base] = source.base.load(slots)
+            inputs.append(tuples[source.base][source.key])
+        else:
+            inputs.append(source.load(slots))
+    return inputs
 
 
 def _module_state(captured: Captured, slots: Args) -> Iterator[tuple[int, torch.Tensor]]:

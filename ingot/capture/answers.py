@@ -13,11 +13,13 @@ import torch
 
 from ingot.errors import Unsupported
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.wrappers import is_wrapper_class
 from ingot.reasons import reason_of
 from ingot.wrapped import is_wrapped
 
 _ABOUT_LOOKS = frozenset(
     """
+    __len__
     dim ndimension numel nelement size stride storage_offset element_size dim_order get_device
     is_complex is_floating_point is_signed is_contiguous is_conj is_neg is_inference is_same_size
     is_distributed has_names sparse_dim dense_dim is_non_overlapping_and_dense result_type can_cast
@@ -48,7 +50,7 @@ def unbelievable(op: str, name: str, result: Any, where: str) -> NoTensors:
 def is_believable(name: str, result: Any, is_given_tensors: Callable[[], bool]) -> bool:
     """Whether what an operation of this name gives for fakes is what it would give for tensors."""
     if isinstance(result, torch.Tensor):
-        return type(result) is FakeTensor or is_wrapped(result)
+        return type(result) is FakeTensor or is_wrapped(result) or is_wrapper_class(type(result))
     if name in _ABOUT_LOOKS or isinstance(result, torch.SymInt) and name in _NUMBERS:
         return True
     if type(result) in (tuple, list) or isinstance(result, tuple) and result:  # structseqs

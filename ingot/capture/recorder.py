@@ -30,6 +30,7 @@ from ingot.capture.operations import (
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
+from ingot.capture.values.wrapper_objects import WrapperObject
 from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.graph import python_random
 from ingot.graph.ambient import AUTOCAST_DEVICES
@@ -39,6 +40,7 @@ from ingot.graph.fakes import FakeTensor
 from ingot.graph.known_tensors import KnownTensors
 from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import Results
+from ingot.graph.wrappers import is_wrapper_class, without_wrappers
 from ingot.reasons import SKIP
 from ingot.torch_private import DisableTorchDispatch, LazyGraphModule
 
@@ -75,6 +77,8 @@ class GraphRecorder:
         self.modes = ModeTracker()
         self.in_one_piece = False  # whether it may not be broken
         self.by_fake: dict[int, TensorValue] = {}
+        # the same of instances of wrapper subclasses, which the values keep alive
+        self.objects: dict[int, WrapperObject] = {}
         self._results = Results(context)
         self.known = KnownTensors(context)
         # tensors from outside whose `data` is set behind the graph, and where
@@ -190,11 +194,12 @@ class GraphRecorder:
         node.args = nodes  # create_node would search them for symbolic sizes, which takes long
         if kwargs:
             node.kwargs = {k: _argument(v, node_of) for k, v in kwargs.items()}
-        node.meta.update(val=result, where=where)
         if self.autograd:
             node.meta.update(origin_of(session))
         if type(result) is not FakeTensor:
+            node.meta.update(val=without_wrappers(result), where=where)
             return result_value(session, result, node)
+        node.meta.update(val=result, where=where)
         value = self.by_fake.get(id(result))
         if value is None:
             value = self.by_fake[id(result)] = TensorValue(result, node)
@@ -280,16 +285,30 @@ class GraphRecorder:
             return numbers[0]
         return self.node_of(leaf)
 
-    def tensor(self, fake: torch.Tensor, make_node: Callable[[], fx.Node]) -> TensorValue:
+    def tensor(self, fake: torch.Tensor, make_node: Callable[[], fx.Node]) -> Value:
         """The value of a result. An operation that gives back its argument gives the same value."""
+        if is_wrapper_class(type(fake)):
+            return self._object(fake, make_node)
         known = self.by_fake.get(id(fake))
         if known is None:
             known = self.by_fake[id(fake)] = TensorValue(fake, make_node())
         return known
 
+    def _object(self, fake: torch.Tensor, make_node: Callable[[], fx.Node]) -> WrapperObject:
+        known = self.objects.get(id(fake))
+        if known is None:
+            content = TensorValue(fake, make_node())
+            known = self.objects[id(fake)] = WrapperObject(type(fake), content)
+        return known
+
+    def known_value(self, fake: torch.Tensor) -> Value | None:
+        """The value of a fake, or of a wrapper around fakes; None for one that is new."""
+        return self.by_fake.get(id(fake)) or self.objects.get(id(fake))
+
     def item(self, node: fx.Node, index: int, value: Any) -> fx.Node:
         """The node of an element of a result that is a tuple."""
-        return add_call(self.graph, operator.getitem, (node, index), node.meta["where"], value)
+        where = node.meta["where"]
+        return add_call(self.graph, operator.getitem, (node, index), where, without_wrappers(value))
 
     def require(
         self, session: Session, target: Callable[..., Any], *sizes: SymIntValue | int

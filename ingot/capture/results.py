@@ -89,9 +89,11 @@ from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.capture.values.tensor_hooks import HookHandle, refuse_alive, refuse_result
 from ingot.capture.values.tensor_objects import TensorObject
 from ingot.capture.values.unread import UnreadNumber
+from ingot.capture.values.wrapper_objects import WrapperObject, leaves_of
 from ingot.errors import Unsupported
 from ingot.graph.ambient import as_inference
 from ingot.graph.fakes import is_leaf
+from ingot.graph.wrappers import Wrap
 from ingot.native import _native
 from ingot.reasons import SKIP
 from ingot.wrapped import is_wrapped
@@ -257,6 +259,11 @@ class Results:
         recipe = self._new(torch.Tensor.as_subclass, content, value.cls)
         self._later(self._fill_attributes, recipe, value)
         return recipe
+
+    def _wrapper_object(self, value: WrapperObject) -> Recipe:
+        """The same of a wrapper subclass."""
+        layout, tracks, leaves = leaves_of(self.session, value)
+        return self._call(Wrap(layout, tracks), *leaves)
 
     def _view_again(self, value: TensorValue) -> Recipe | None:
         """A view of an outside leaf, in a graph that records no gradients: torch calls it a leaf as
@@ -602,6 +609,7 @@ RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     BoundMethod: Results._method,
     NativeMethod: Results._native_method,
     TensorObject: Results._tensor_object,
+    WrapperObject: Results._wrapper_object,
     TensorMethod: _of(getattr, "tensor", "name"),
     NumberValue: _of(torch.Tensor.item, "tensor"),
     PartialValue: Results._partial,

@@ -65,6 +65,7 @@ from ingot.graph.schemas import (
 )
 from ingot.graph.symbolic_views import from_start, slice_from_start
 from ingot.graph.symbols import to_expr
+from ingot.graph.wrappers import dispatched, wrapper_classes
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.functional_ops import is_nested
 from ingot.loops.side_effects import is_foreign
@@ -171,6 +172,9 @@ class AtenTracer(Mode):
     ) -> Any:
         safe_point()
         kwargs = kwargs or {}
+        if classes := wrapper_classes(types):
+            with self:
+                return dispatched(op, classes, args, kwargs)
         if is_composite(op):
             with self:
                 return run_composite(op, args, kwargs)

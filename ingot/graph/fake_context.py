@@ -19,6 +19,7 @@ from ingot.graph.fake_ops import run_fake
 from ingot.graph.fakes import FakeTensor, holds_real, is_followed, is_leaf, storage_key
 from ingot.graph.schemas import is_composite, is_mutable, is_random, makes_sparse, run_composite
 from ingot.graph.shape_context import ANY_SIZE, Bounds, ShapeContext
+from ingot.graph.wrappers import dispatched, wrapper_classes
 from ingot.loops.side_effects import acts, is_foreign
 from ingot.torch_private import (
     ADDRESSING,
@@ -65,6 +66,9 @@ class FakeContext(Mode):
         self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if classes := wrapper_classes(types):
+            with self:
+                return dispatched(op, classes, args, kwargs)
         if self.outside_is_refused and op is not aten.lift_fresh.default:
             if holds_real((args, kwargs)):
                 raise unsupported(

@@ -42,6 +42,7 @@ from ingot.capture.values.tensor_objects import (
     is_subclass_object,
     shown_as,
 )
+from ingot.capture.values.wrapper_objects import WrapperObject, call_wrapped
 from ingot.errors import EagerRaises
 from ingot.torch_private import (
     DeviceContext,
@@ -168,14 +169,14 @@ def torch_call(
     `run`."""
     if run is None:
         run = _Call(session, function, args, kwargs)
+    request = _Request(function, args, kwargs, run)
     state = session.overrides
     if relevant is None:
         relevant = (*args, *kwargs.values())
     asked = _asked(session, relevant)
     if not asked and not state.has_modes:
-        return _carried_out(session, run)
-    types = session.wrap_constant(tuple(map(_CLASS, asked)))
-    request = _Request(function, types, args, kwargs, run)
+        return _carried_out(session, request)
+    request.types = session.wrap_constant(tuple(map(_CLASS, asked)))
     if state.has_modes:
         answer = _ask_mode(session, state, request)
         if not is_not_implemented(answer):
@@ -202,11 +203,9 @@ class _Call:
 class _Request:
     """What `__torch_function__` is called with, and what carries the call out."""
 
-    def __init__(
-        self, function: Any, types: Value, args: Arguments, kwargs: Keywords, run: Run
-    ) -> None:
-        self.function, self.types, self.args, self.kwargs = function, types, args, kwargs
-        self.run = run
+    def __init__(self, function: Any, args: Arguments, kwargs: Keywords, run: Run) -> None:
+        self.function, self.args, self.kwargs, self.run = function, args, kwargs, run
+        self.types: Value = TupleValue([], tuple)
 
     def values(self, session: Session) -> list[Value]:
         named: Value = NONE
@@ -216,9 +215,17 @@ class _Request:
         return [function, self.types, session.tuple_of_values(self.args), named]
 
 
+def _is_wrapper(value: TensorObject) -> bool:
+    return isinstance(value, WrapperObject)
+
+
+def _is_getter(function: Any) -> bool:
+    return getattr(function, "__name__", "") == "__get__"
+
+
 def function_value(session: Session, function: Any) -> Value:
     """The value of a function of torch's, as `__torch_function__` is given it."""
-    if getattr(function, "__name__", "") == "__get__":
+    if _is_getter(function):
         return GetterValue(function)
     return session.builtin(function)
 
@@ -242,7 +249,7 @@ def _ask(session: Session, value: TensorObject, request: _Request) -> Value:
     if not _are_bases(value.cls, request.types):
         return _NOT_IMPLEMENTED
     with session.overrides.off():
-        result = _carried_out(session, request.run)
+        result = _carried_out(session, request)
     return _wrapped(session, request.function, value.cls, result, request.args)
 
 
@@ -311,7 +318,7 @@ def _rebuilt(value: Value, convert: Callable[[Value], Value]) -> Value:
     return value
 
 
-def _carried_out(session: Session, run: Run) -> Value:
+def _carried_out(session: Session, request: _Request) -> Value:
     """A call of the tensors behind the instances. It gives an instance where it gives the tensor
     behind it."""
     known: dict[TensorValue, TensorObject] = {}
@@ -335,7 +342,13 @@ def _carried_out(session: Session, run: Run) -> Value:
             return known.get(value, value)
         return _rebuilt(value, again)
 
-    result = session.realize(run(content_of))
+    values = (*request.args, *request.kwargs.values())
+    if any(map(_is_wrapper, _objects_in(session, values))) and not _is_getter(request.function):
+        args = list(map(content_of, request.args))
+        named = map_values(content_of, request.kwargs)
+        result = call_wrapped(session, request.function, args, named)
+    else:
+        result = session.realize(request.run(content_of))
     if not known:
         return result
     return again(result)

@@ -16,7 +16,9 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.sequences import ListValue, TupleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.capture.values.wrapper_objects import construct_wrapper
 from ingot.graph.symbols import is_decided_by_data
+from ingot.graph.wrappers import is_wrapper_class
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -67,6 +69,8 @@ _OF_TYPE: dict[Any, torch.dtype] = {
 @means(torch.Tensor, how=How.INSTANCE)
 def _new_plain(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     if cls is not torch.Tensor:
+        if is_wrapper_class(cls):
+            return construct_wrapper(session, cls, args, kwargs)
         raise session.unsupported("construction", f"a {cls.__qualname__} is made")
     dtype = session.call_builtin(torch.get_default_dtype)
     return _new_of_type(session, cls, dtype, args, kwargs)

@@ -67,6 +67,10 @@ _OF_THE_OBJECT = frozenset(
 """Methods that do something to the object itself, which a tensor behind it is not."""
 
 
+_as_subclass: Any = torch.Tensor.as_subclass
+"""Which asks no `__torch_function__`."""
+
+
 def is_subclass_object(object_: Any) -> bool:
     """Whether it is an instance of a subclass of torch.Tensor."""
     return issubclass(type(object_), torch.Tensor) and type(object_) not in PLAIN
@@ -75,11 +79,10 @@ def is_subclass_object(object_: Any) -> bool:
 def plain_of(tensor: torch.Tensor) -> torch.Tensor:
     """The plain tensor behind an instance of a subclass, in the same memory and with its
     gradients."""
-    with DisableTorchFunctionSubclass():
-        if tensor.requires_grad and not torch.is_grad_enabled():
-            with torch.enable_grad():
-                return tensor.as_subclass(torch.Tensor)
-        return tensor.as_subclass(torch.Tensor)
+    if torch.is_grad_enabled():
+        return _as_subclass(tensor, torch.Tensor)
+    with torch.enable_grad():
+        return _as_subclass(tensor, torch.Tensor)
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:
@@ -251,7 +254,7 @@ class TensorObjectMethod(Value):
     def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
         owner = self.owner
         if self.name == "as_subclass":
-            return shown_as(session, owner.content(session), session.known(*args, **kwargs))
+            return shown_as(session, owner.content(session), _asked_for(session, args, kwargs))
         if owner.source is not None and self.name in _OF_THE_OBJECT:
             raise session.unsupported(
                 "tensor-subclass", f"Tensor.{self.name} of {owner.describe()}"
@@ -263,8 +266,18 @@ class TensorObjectMethod(Value):
 
 
 @means(torch.Tensor.as_subclass, how=How.METHOD)
-def _as_subclass(session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords) -> Value:
-    return shown_as(session, tensor, session.known(*args, **kwargs))
+def _as_subclass_of(
+    session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+) -> Value:
+    return shown_as(session, tensor, _asked_for(session, args, kwargs))
+
+
+def _asked_for(session: Session, args: Arguments, kwargs: Keywords) -> Any:
+    """The class that `as_subclass` is given."""
+    values = [*args, *kwargs.values()]
+    if len(values) != 1:
+        raise session.unsupported("wrong-arguments", "as_subclass is called with wrong arguments")
+    return session.known(values[0])
 
 
 def shown_as(session: Session, tensor: TensorValue, cls: Any, is_new: bool = False) -> Value:

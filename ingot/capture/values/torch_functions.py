@@ -55,6 +55,7 @@ from ingot.capture.values.wrap import (
     wrapper_of,
     wraps,
 )
+from ingot.capture.values.wrapper_objects import WrapperObject, dispatches
 from ingot.graph.shape_context import INTEGERS, too_large
 from ingot.torch_private import (
     OpOverload,
@@ -390,6 +391,8 @@ wraps(OpOverload, OpOverloadPacket, guards=Kind.IDENTITY)(wrapper_of(TorchFuncti
 def wrap_tensor(session: Session, object_: Any, source: Source) -> Value:
     if is_subclass_object(object_):
         session.guard(source, Kind.TYPE, type(object_))
+        if dispatches(session, type(object_)):
+            return WrapperObject(type(object_), None, source, object_)
         refuse_class(session, type(object_), source.name)
         return TensorObject(type(object_), None, source, object_)
     return session.graph.inputs.tensor(session, object_, source)

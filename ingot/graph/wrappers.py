@@ -1,0 +1,220 @@
+"""Wrapper subclasses: tensors without memory of their own whose `__torch_dispatch__` computes with
+inner tensors.
+
+In: an instance of a class with `__tensor_flatten__`. Out: its inner tensors, and its `Layout`,
+which makes such an instance of such tensors. A captured graph has both as nodes, so that its inputs
+and outputs are plain; between them the instances are real ones around fakes, and the trace of a
+graph is that of what their dispatch calls.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ingot.errors import Unsupported, unsupported
+from ingot.graph.fakes import FakeTensor
+from ingot.torch_private import DisableTorchFunctionSubclass, OpOverload
+
+
+def is_wrapper_class(cls: type) -> bool:
+    """Whether instances of a class can be taken apart and made again."""
+    return hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How an instance is made of its inner tensors: by its class, their `names`, what
+    `__tensor_flatten__` says besides, and sizes and strides. `inner` has the layouts of those that
+    are such instances."""
+
+    cls: Any
+    names: tuple[str, ...]
+    inner: tuple[Layout | None, ...]
+    context: Any
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+
+    @staticmethod
+    def of(wrapper: Tensor) -> Layout:
+        """That of an instance."""
+        with DisableTorchFunctionSubclass():
+            names, context = wrapper.__tensor_flatten__()  # type: ignore[attr-defined]
+            inner = []
+            for name in names:
+                tensor = getattr(wrapper, name)
+                inner.append(Layout.of(tensor) if is_wrapper_class(type(tensor)) else None)
+            sizes, strides = tuple(wrapper.shape), wrapper.stride()
+        return Layout(type(wrapper), tuple(names), tuple(inner), context, sizes, strides)
+
+    @property
+    def count(self) -> int:
+        """How many plain tensors an instance has in all."""
+        counts = []
+        for layout in self.inner:
+            counts.append(1 if layout is None else layout.count)
+        return sum(counts)
+
+    def leaves(self, wrapper: Tensor) -> list[Tensor]:
+        """The plain tensors of an instance of this class, those of inner ones in their place."""
+        if type(wrapper) is not self.cls:
+            raise _refused(f"a {type(wrapper).__name__} in place of a {self.cls.__name__}")
+        results: list[Tensor] = []
+        for name, layout in zip(self.names, self.inner):
+            tensor = getattr(wrapper, name)
+            if layout is None:
+                results.append(tensor)
+            else:
+                results += layout.leaves(tensor)
+        return results
+
+    def make(self, leaves: Iterator[Tensor]) -> Tensor:
+        """An instance of the next of these tensors."""
+        inner = {}
+        for name, layout in zip(self.names, self.inner):
+            inner[name] = next(leaves) if layout is None else layout.make(leaves)
+        made = self.cls.__tensor_unflatten__(inner, self.context, self.sizes, self.strides)
+        if type(made) is not self.cls:
+            raise _refused(f"__tensor_unflatten__ of {self.cls.__name__} gives another class")
+        return made  # type: ignore[no-any-return]
+
+
+def _refused(sentence: str) -> Unsupported:
+    return unsupported("tensor-subclass", sentence)
+
+
+def without_wrappers(tree: Any) -> Any:
+    """Nested lists and tuples with the plain tensors of instances in place of these."""
+    if isinstance(tree, (list, tuple)):
+        return tuple(map(without_wrappers, tree))
+    if is_wrapper_class(type(tree)):
+        return tuple(Layout.of(tree).leaves(tree))
+    return tree
+
+
+# -- nodes of captured graphs ----------------------------------------------------------------------
+
+
+class Wrap:
+    """The target of nodes that make an instance of its inner tensors. If it `tracks`, the gradients
+    of the instance are those of its inner tensors."""
+
+    __module__, __name__ = __name__, "wrap"
+
+    def __init__(self, layout: Layout, tracks: bool) -> None:
+        self.layout, self.tracks = layout, tracks
+
+    def __call__(self, *leaves: Tensor) -> Tensor:
+        with DisableTorchFunctionSubclass():
+            if not self.tracks:
+                return self.layout.make(iter(leaves))
+            with torch.enable_grad():
+                return _Wrap.apply(self.layout, *leaves)  # type: ignore[no-any-return]
+
+
+class Place(NamedTuple):
+    """Stands for a tensor in arguments."""
+
+    number: int
+
+
+class Construct:
+    """The target of nodes that call the constructor of a class; all but tensors is known."""
+
+    __module__, __name__ = __name__, "construct"
+
+    def __init__(self, cls: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.cls, self.args, self.kwargs = cls, args, kwargs
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        def filled(tree: Any) -> Any:
+            if type(tree) is Place:
+                return tensors[tree.number]
+            if type(tree) in (list, tuple):
+                return type(tree)(map(filled, tree))
+            return tree
+
+        kwargs = dict(zip(self.kwargs, map(filled, self.kwargs.values())))
+        with DisableTorchFunctionSubclass():
+            return self.cls(*map(filled, self.args), **kwargs)  # type: ignore[no-any-return]
+
+
+class TakeApart:
+    """The target of nodes that give the inner tensors of an instance."""
+
+    __module__, __name__ = __name__, "take_apart"
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def __call__(self, wrapper: Tensor) -> tuple[Tensor, ...]:
+        with DisableTorchFunctionSubclass():
+            if not wrapper.requires_grad:
+                return tuple(self.layout.leaves(wrapper))
+            with torch.enable_grad():
+                return _TakeApart.apply(self.layout, wrapper)  # type: ignore[no-any-return]
+
+
+class _Wrap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, layout: Layout, *leaves: Tensor) -> Any:  # type: ignore[override]
+        ctx.layout = layout
+        return layout.make(map(Tensor.detach, leaves))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+        return None, *TakeApart(ctx.layout)(gradient)
+
+
+class _TakeApart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, layout: Layout, wrapper: Tensor) -> Any:  # type: ignore[override]
+        ctx.layout = layout
+        return tuple(map(Tensor.detach, layout.leaves(wrapper)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # type: ignore[override]
+        tracks = torch.is_grad_enabled() and any(map(_requires_grad, gradients))
+        return None, Wrap(ctx.layout, tracks)(*gradients)
+
+
+def _requires_grad(tensor: Tensor) -> bool:
+    return tensor.requires_grad
+
+
+@functools.cache
+def below(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of torch's as nodes call it with instances: no `__torch_function__` is asked."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with DisableTorchFunctionSubclass():
+            return function(*args, **kwargs)
+
+    call.__name__ = function.__name__
+    return call
+
+
+# -- their dispatch --------------------------------------------------------------------------------
+
+
+def wrapper_classes(types: Sequence[type]) -> tuple[type, ...]:
+    """The classes of wrappers among those that an op is dispatched by."""
+    for cls in types:
+        if cls is not FakeTensor:
+            return tuple(filter(is_wrapper_class, types))
+    return ()
+
+
+def dispatched(op: OpOverload, classes: Sequence[type], args: Any, kwargs: Any) -> Any:
+    """What an op gives by the dispatch of these classes. They do not hear of fakes, which stand for
+    plain tensors."""
+    for cls in classes:
+        result = cls.__torch_dispatch__(op, classes, args, kwargs)  # type: ignore[attr-defined]
+        if result is not NotImplemented:
+            return result
+    raise _refused(f"{op} is implemented by none of its arguments")
