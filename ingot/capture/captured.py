@@ -30,7 +30,7 @@ from ingot.capture.residual import Recipe, Residual, called
 from ingot.capture.results import Results
 from ingot.capture.session import Session, Stop
 from ingot.capture.sources import ArgSource, CalledSource, ConstSource, Source
-from ingot.capture.values import default_devices, function_overrides
+from ingot.capture.values import default_devices, function_overrides, tensor_objects
 from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.controls import BreakIsError
 from ingot.capture.values.exceptions import ExceptionValue
@@ -353,6 +353,7 @@ def _finish(
     refuse_inside(session, recorder.modes.entered_at)
     default_devices.refuse_inside(session)
     function_overrides.refuse_inside(session)
+    tensor_objects.refuse_rebased(session)
     refuse_changed(session)
     effects = [*results.effects(), *(called(*change) for change in recorder.modes.left_behind())]
     if recorder.writes:

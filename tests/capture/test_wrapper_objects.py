@@ -14,8 +14,8 @@ from torch import Tensor, nn
 import ingot
 from ingot.compiler import Compiler
 from ingot.errors import GraphBreakError
-from tests.capture.subclasses import assert_alike, described
-from tests.capture.test_tensor_objects import Log
+from tests.capture.subclasses import Plain, assert_alike, described
+from tests.capture.test_tensor_objects import Log, leaf
 from tests.capture.wrapper_classes import (
     DirectInt8,
     DirectPair,
@@ -239,6 +239,39 @@ def test_another_backend_runs_the_graph() -> None:
     y = ingot.compile(lambda x: (x * x).sin(), backend=backend, fullgraph=True)(z := pair()())
     assert str(described(y)[0]) == str(described((z * z).sin())[0])
     assert len(graphs) == 2
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient * 3
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x.mul_(2) * 3,
+        lambda x: Doubled.apply(x),
+        lambda x: torch.autograd.grad((x * x).sum(), x)[0],
+        lambda x: torch.vmap(lambda t: t * 2)(x),
+    ],
+)
+@pytest.mark.parametrize("make", [tracked_pair(), lambda: leaf(Plain)()])
+def test_what_is_done_with_histories_is_as_in_eager(fn: Callable[..., Any], make: Make) -> None:
+    def gradients(fn: Callable[..., Any]) -> Any:
+        torch.manual_seed(0)
+        x = make()
+        y = x * 1
+        for total in (fn(y).sum(), y.sum()):
+            if total.requires_grad:
+                total.backward(torch.ones_like(total), retain_graph=True)
+        return described(x.grad)
+
+    assert str(gradients(ingot.compile(fn))) == str(gradients(fn))
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from ingot.capture.values.mapped_functions import (
 )
 from ingot.capture.values.sequences import SequenceValue, TupleValue
 from ingot.capture.values.tensor import TensorValue, is_none
-from ingot.capture.values.tensor_lists import tensors_in
+from ingot.capture.values.tensor_lists import refuse_objects, tensors_in
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import Modes
 from ingot.graph.custom import Backward, CustomGradient
@@ -157,6 +157,8 @@ def _apply(session: Session, args: Arguments, kwargs: Keywords) -> Value:
                     f"{function.describe()}.apply with keywords, inside of vmap",
                 )
             return with_own_rule(session, function, values, number)
+    if torch.is_grad_enabled():
+        refuse_objects(operands)
     if not (torch.is_grad_enabled() and any(map(wants_gradient, operands))):
         return session.call(session.builtin(forward_only), [function, *values], kwargs)
     if kwargs:

@@ -34,6 +34,7 @@ from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.operator_methods import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
 from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.reasons import SKIP
 from ingot.torch_private import (
     DisableTorchFunctionSubclass,
     TensorBase,
@@ -111,6 +112,7 @@ class TensorObject(ObjectValue):
             assert self.source is not None
             source = DerivedSource(self.source, plain_of)
             self._content = session.graph.inputs.tensor(session, plain_of(self.object), source)
+            note_history(session, self, self._content.fake)
         return self._content
 
     def describe(self) -> str:
@@ -120,6 +122,11 @@ class TensorObject(ObjectValue):
 
     def argument(self, leaf: Leaf) -> Any:
         raise NotConstant(self)
+
+    def key(self, session: Session) -> Any:
+        if self._is_torchs(session, "__hash__"):
+            return session.identity_key(self)
+        return super().key(session)
 
     def instance_of(self, session: Session, classes: Any) -> bool | None:
         if classes is not torch.nn.Parameter or issubclass(self.cls, classes):
@@ -217,6 +224,29 @@ class TensorObject(ObjectValue):
         if not is_operand(other):
             return None
         return session.torch_binary(function, self, other, reflected)
+
+
+class _Histories(list[tuple[TensorObject, torch.Tensor, Any]]):
+    """The outside instances that require gradients, what stands for them, and the autograd nodes of
+    these."""
+
+
+def note_history(session: Session, value: TensorObject, fake: torch.Tensor) -> None:
+    """Before a graph takes what stands for an outside instance."""
+    with DisableTorchFunctionSubclass():
+        if fake.requires_grad:
+            session.state(_Histories).append((value, fake, fake.grad_fn))
+
+
+def refuse_rebased(session: Session) -> None:
+    """Leaves to eager what writes an instance that gradients are recorded of: its history would
+    change."""
+    for value, fake, node in session.state(_Histories):
+        with DisableTorchFunctionSubclass():
+            is_rebased = fake.grad_fn is not node
+        if is_rebased:
+            sentence = f"{value.describe()}, which requires a gradient, is written"
+            raise session.unsupported("tensor-subclass", sentence, action=SKIP)
 
 
 def is_operand(value: Value) -> bool:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ingot.capture import torch_calls
 from ingot.capture.facts import is_plain_constant
 from ingot.capture.guards import Kind
 from ingot.capture.sources import (
@@ -27,7 +29,7 @@ from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, m
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.objects import ObjectValue, instance_dict
 from ingot.capture.values.tensor import TensorValue
-from ingot.capture.values.tensor_objects import TensorObject
+from ingot.capture.values.tensor_objects import TensorObject, note_history
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.wrappers import Construct, Layout, Place, TakeApart, Wrap, below, is_wrapper_class
 from ingot.torch_private import DisableTorchFunctionSubclass, disabled_torch_dispatch_impl
@@ -166,6 +168,7 @@ def _made_again(session: Session, value: WrapperObject) -> TensorValue:
             "tensor-subclass", f"{value.describe()}, which __tensor_unflatten__ makes otherwise"
         )
     session.graph.objects[id(content.fake)] = value
+    note_history(session, value, content.fake)
     return content
 
 
@@ -312,7 +315,7 @@ def leaves_of(session: Session, value: WrapperObject) -> tuple[Layout, bool, lis
 def call_wrapped(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """A call of torch's with wrappers, as one node: the dispatch of their classes runs."""
     name = getattr(function, "__name__", "")
-    if name in _REFUSED:
+    if name in _REFUSED or not _is_op(function):
         raise session.unsupported("tensor-subclass", f"{name} of a wrapper subclass")
     values = list(map(session.deep, args))
     named = map_values(session.deep, kwargs)
@@ -332,6 +335,14 @@ def call_wrapped(session: Session, function: Any, args: Arguments, kwargs: Keywo
     if list(map(_version_of, wrappers)) != versions:
         session.graph.writes = True
     return result
+
+
+def _is_op(function: Any) -> bool:
+    """Whether it is a function or method of tensors, and no transform of programs."""
+    if isinstance(function, FunctionType):
+        is_method = getattr(torch.Tensor, function.__name__, None) is function
+        return is_method or torch_calls.is_part_of_whole(function)
+    return True
 
 
 def _note_wrapper(wrappers: list[torch.Tensor], leaf: Any) -> None:
