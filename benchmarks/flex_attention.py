@@ -89,6 +89,7 @@ def cases(device: str) -> dict[str, Case]:
         "prefix": Case(mask=prefix),
         "grouped 32/8": Case(mask=causal, shared=4, batch=2, heads=32),
         "decode": Case(queries=1, batch=16),
+        "decode, one request": Case(queries=1, batch=1, heads=32),
     }
 
 

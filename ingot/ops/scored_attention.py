@@ -4,12 +4,13 @@ computed as it is summed."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from ingot.loops import ops, own_ops
-from ingot.loops.expr import ONE, Expr, Symbol, as_expr, loop_symbol
+from ingot.loops.expr import ONE, Expr, Symbol, as_expr, loop_symbol, product
 from ingot.loops.ir import Access, Body, BodyBuilder, Contraction, Instruction
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import RULES, NotLowered
@@ -17,6 +18,7 @@ from ingot.loops.lowering.values import Index, LoopTensor, Spec, contiguous, sto
 from ingot.loops.scores import Step, decode, run
 from ingot.loops.spaces import address_of, contiguous_strides, extents_of
 from ingot.loops.weights import InnerProduct, Weights
+from ingot.ops.attention_parts import Parts, parts_of, put_together
 from ingot.ops.attention_tiles import tiles_of
 from ingot.ops.op import op
 
@@ -47,6 +49,10 @@ def scored_attention(
     products = _products(lw, [(query, key)], at, by_keys=False)
     column = loop_symbol("n", value.sizes[2])
     right = _operand(lw, value, (at.number, at.key, column))
+    parts = _parts(at)
+    if parts is not None:
+        weights = Weights(products, body, True, False)
+        return _attention_in_parts(lw, outs, at, parts, column, right, weights, zero_rows)
     logarithms = of_logarithms = None
     if lw.used[1]:
         buffer = lw.new_buffer(outs[1], outs[1].strides)
@@ -56,6 +62,38 @@ def scored_attention(
     weights = Weights(products, body, True, zero_rows, logarithms, tiles)
     rows = at.query, at.key
     return _contraction(lw, outs[0], at, rows, column, right, weights), of_logarithms
+
+
+def _parts(at: _Point) -> Parts | None:
+    batch = product(extents_of(at.batch)).constant or 0
+    return parts_of(batch, at.query.extent.constant or 0, at.key.extent.constant or 0)
+
+
+def _attention_in_parts(
+    lw: Lowering, outs: tuple[Spec, Spec], at: _Point, parts: Parts, column: Symbol, right: Access,
+    weights: Weights, zero_rows: bool,
+) -> tuple[LoopTensor, LoopTensor | None]:  # fmt: skip
+    """The contraction for each part of the keys, and what they give together."""
+    sizes = (product(extents_of(at.batch)), parts.part.extent, at.query.extent)
+    spec = contiguous((*sizes, column.extent), torch.float32)._replace(device=outs[0].device)
+    of_rows = contiguous(sizes, torch.float32)._replace(device=outs[0].device)
+    place, depths = (at.number, parts.part, at.query), dict[Symbol, Symbol]()
+    for p in weights.products:
+        depths[p.depth] = p.depth
+    logarithms = lw.new_buffer(of_rows, of_rows.strides)
+    inside = {at.key: parts.whole}
+    weights = replace(
+        weights.substitute(inside, depths),
+        logarithms=Access(logarithms, address_of(place, of_rows.strides)),
+    )
+    buffer = lw.new_buffer(spec, spec.strides)
+    node = Contraction(
+        lw.node_name(), lw.origin, (*at.batch, parts.part), (at.query,), (column,), (parts.key,),
+        weights.products[0].left, right.substitute(inside), buffer,
+        address_of((*place, column), spec.strides), torch.float32, weights,
+    )  # fmt: skip
+    lw.graph.nodes.append(node)
+    return put_together(lw, outs, stored(buffer, spec), stored(logarithms, of_rows), zero_rows)
 
 
 def scored_product(

@@ -110,9 +110,31 @@ def test_what_scores_read(name: str) -> None:
     check(name, torch.bfloat16, 64, HEADS)
 
 
+def late(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    return torch.where(k >= 1500, s, -math.inf)
+
+
+@pytest.mark.parametrize("queries, keys", [(1, 2048), (1, 1000), (37, 1024)])
+@pytest.mark.parametrize("score", [None, capped], ids=["plain", "capped"])
+def test_few_queries(score: Function | None, queries: int, keys: int) -> None:
+    compare(score, None, torch.bfloat16, [(BATCH, HEADS, n, 64) for n in (queries, keys, keys)])
+
+
+def test_parts_of_which_nothing_is_seen() -> None:
+    compare(late, None, torch.bfloat16, [(BATCH, HEADS, n, 64) for n in (1, 2048, 2048)])
+
+
 def check(name: str, dtype: torch.dtype, width: int, heads: int) -> None:
     score, mask = functions()[name]
-    shapes = [(BATCH, n, LENGTH, width) for n in (HEADS, heads, heads)]
+    compare(score, mask, dtype, [(BATCH, n, LENGTH, width) for n in (HEADS, heads, heads)])
+
+
+def compare(
+    score: Function | None,
+    mask: Function | None,
+    dtype: torch.dtype,
+    shapes: list[tuple[int, ...]],
+) -> None:
     args = [torch.randn(s, device="cuda").to(dtype) for s in shapes]
     function = attend(score, mask)
     eps = torch.finfo(dtype).eps

@@ -23,6 +23,7 @@ from ingot.loops.lowering import lower
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
 from ingot.ops import attention_tiles
+from ingot.ops.attention_parts import parts_of
 from ingot.schedule import schedule
 from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import KernelStep, Plan
@@ -112,10 +113,15 @@ def planned(graph: AtenGraph) -> Plan:
     return schedule(loops, target=GPU)
 
 
-def weights(graph: AtenGraph) -> int:
-    """The contractions of a graph that compute an operand."""
+def lowered(graph: AtenGraph) -> list[Contraction]:
+    """The contractions of a graph."""
     nodes = lower(graph, supported, target=GPU).nodes
-    return sum(isinstance(n, Contraction) and n.weights is not None for n in nodes)
+    return [n for n in nodes if isinstance(n, Contraction)]
+
+
+def weights(graph: AtenGraph) -> int:
+    """How many of these compute an operand."""
+    return sum(n.weights is not None for n in lowered(graph))
 
 
 def off(actual: Tensor, exact: Tensor) -> float:
@@ -164,8 +170,7 @@ LISTED_SIZES = [(300, 260, 16, 16, 2), (256, 256, 16, 32, 1)]
 
 def lists(graph: AtenGraph) -> int:
     """The contractions of a graph that go through lists of tiles."""
-    nodes = lower(graph, supported, target=GPU).nodes
-    weighted = [n.weights for n in nodes if isinstance(n, Contraction)]
+    weighted = [n.weights for n in lowered(graph)]
     return sum(w is not None and w.tiles is not None for w in weighted)
 
 
@@ -182,6 +187,40 @@ def test_tiles_that_matter(
     parts = trained(function, leaves)
     assert (lists(parts.forward), lists(parts.backward)) == (1, 3)
     check_training(function, args, leaves, parts)
+
+
+@interpreted
+@pytest.mark.parametrize("sizes", [(1, 1024, 16, 16, 2), (40, 768, 32, 16, 1)], ids=str)
+@pytest.mark.parametrize("name", ["plain", "causal", "window", "nothing seen", "above", "alibi"])
+@pytest.mark.parametrize("softmax", [SAFE, torch.softmax], ids=["safe", "plain"])
+def test_parts_of_the_keys(
+    name: str, sizes: tuple[int, ...], softmax: Callable[[Tensor, int], Tensor]
+) -> None:
+    """Few queries over many keys take them in parts, of which some may be masked as a whole."""
+    function, args = attention(SCORES[name], softmax), inputs(sizes)
+    leaves = [t.clone().requires_grad_() for t in args]
+    parts = trained(function, leaves)
+    (node,) = (n for n in lowered(parts.forward) if n.weights is not None)
+    assert len(node.batch) == 3 and node.reduced[0].extent.constant == 256
+    if name == "nothing seen" and softmax is torch.softmax:  # NaN
+        (ours, *_), eager = run(planned(parts.forward), [t.clone() for t in args]), function(*args)
+        torch.testing.assert_close(
+            ours.reshape(eager.shape), eager, atol=4e-3, rtol=4e-3, equal_nan=True
+        )
+    else:
+        check_training(function, args, leaves, parts)
+
+
+@pytest.mark.parametrize(
+    "batch, queries, keys, count",
+    [
+        (1, 1, 4096, 16), (1, 1, 1 << 16, 256), (32, 1, 4096, 8), (256, 1, 4096, 1),
+        (1, 64, 4096, 16), (1, 65, 4096, 1), (1, 1, 511, 1), (1, 1, 512, 2), (4, 1, 3 << 10, 8),
+    ],
+)  # fmt: skip
+def test_how_many_parts(batch: int, queries: int, keys: int, count: int) -> None:
+    parts = parts_of(batch, queries, keys)
+    assert count == (1 if parts is None else parts.part.extent.constant)
 
 
 def test_few_tiles_and_dear_conditions_have_no_lists() -> None:
