@@ -3,6 +3,13 @@ and functions."""
 
 from ingot.capture import control_flow, handlers, itertools_polyfills  # noqa: F401
 from ingot.capture.values import (  # noqa: F401
+    array_errors,
+    array_functions,
+    array_indexing,
+    array_internals,
+    array_methods,
+    array_numbers,
+    array_ufuncs,
     arrays,
     autograd_functions,
     backward_hooks,

@@ -13,8 +13,8 @@ from ingot.ops.op import Op
 from ingot.torch_private import OpOverload
 
 _NAMES = (
-    "activations arithmetic attention conversions convolution convolution_backward creation "
-    "functions indexing logic losses norms pooling products random rearranging recurrent "
+    "activations arithmetic arrays attention conversions convolution convolution_backward "
+    "creation functions indexing logic losses norms pooling products random rearranging recurrent "
     "reductions resampling resampling_backward sampling scans scatters scored_attention "
     "searching softmax special views"
 )

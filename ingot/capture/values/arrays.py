@@ -1,50 +1,119 @@
-"""NumPy beside torch. An array that shares its memory with a tensor is that tensor in the graph,
-for as long as it is only passed along, asked for its shape, or turned back into a tensor; computing
-with arrays breaks the graph and is left to NumPy, whose rules for types, rounding and warnings are
-its own. Functions of known numbers are called at capture.
+"""NumPy's arrays and numbers in the graph.
+
+An array is the tensor on its memory (`torch.from_numpy`), and a number of NumPy's that is computed
+is a tensor of rank 0. What is asked of them is said where it is captured: `array_ufuncs`,
+`array_methods`, `array_functions` and `array_indexing`.
 """
 
 from __future__ import annotations
 
-import contextlib
+import operator
+from types import GetSetDescriptorType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ingot.capture.guards import Kind
-from ingot.capture.meanings import How, means
-from ingot.capture.residual import Call
+from ingot.capture.meanings import How, means, stated
+from ingot.capture.residual import Call, Constant
 from ingot.capture.results import RECIPES
-from ingot.capture.sources import ConstSource, DerivedSource, Source
+from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import (
     Arguments,
     Keywords,
-    Leaf,
-    NotConstant,
-    OptionalRule,
+    Operator,
     OutsideOrMade,
+    UnaryOperator,
     Value,
+    in_order,
 )
-from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.number_reads import tensor_of_number
+from ingot.capture.values.known_calls import called_for_real
+from ingot.capture.values.number_reads import read
+from ingot.capture.values.numbers import NumberValue, converted
+from ingot.capture.values.operator_methods import in_place_forms
+from ingot.capture.values.relations import RELATIONS
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
-from ingot.capture.values.tensor_data import tensor_of_numbers
-from ingot.capture.values.wrap import WRAPPERS, wrap_as_constant, wrapper_of, wraps
+from ingot.capture.values.wrap import wraps
+from ingot.errors import EagerRaises
+from ingot.graph.arrays import private
+from ingot.graph.arrays.dtypes import NUMPY_DTYPES, TORCH_DTYPES
 
 if TYPE_CHECKING:
-    from ingot.capture.results import Results
     from ingot.capture.session import Session
 
-# -- arrays that are tensors -----------------------------------------------------------------------
+_BINARY: dict[Any, np.ufunc] = {
+    operator.add: np.add,
+    operator.sub: np.subtract,
+    operator.mul: np.multiply,
+    operator.truediv: np.divide,
+    operator.floordiv: np.floor_divide,
+    operator.mod: np.remainder,
+    operator.pow: np.power,
+    operator.matmul: np.matmul,
+    operator.and_: np.bitwise_and,
+    operator.or_: np.bitwise_or,
+    operator.xor: np.bitwise_xor,
+    operator.lshift: np.left_shift,
+    operator.rshift: np.right_shift,
+    operator.eq: np.equal,
+    operator.ne: np.not_equal,
+    operator.lt: np.less,
+    operator.le: np.less_equal,
+    operator.gt: np.greater,
+    operator.ge: np.greater_equal,
+}
+_PLAIN = in_place_forms(
+    set(_BINARY) - {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge}
+)
+_OF_SIZES = frozenset({*RELATIONS, operator.add, operator.sub, operator.mul})
+_UNARY: dict[Any, np.ufunc] = {
+    operator.neg: np.negative,
+    operator.pos: np.positive,
+    operator.invert: np.invert,
+    operator.abs: np.absolute,
+    abs: np.absolute,
+}
+
+
+def torch_dtype(session: Session, dtype: Any) -> torch.dtype:
+    """The type of the elements of a tensor for one of NumPy's."""
+    if dtype not in TORCH_DTYPES:
+        raise session.unsupported("numpy", f"arrays of {dtype!r}")
+    return TORCH_DTYPES[dtype]
+
+
+def filled(session: Session, number: Value, dtype: torch.dtype) -> TensorValue:
+    """A tensor of rank 0 that holds a number."""
+    rank_0 = TupleValue([], tuple)
+    tensor = session.call_function(torch.full, rank_0, number, dtype=ConstantValue(dtype))
+    assert isinstance(tensor, TensorValue)
+    return tensor
+
+
+def as_dtype(session: Session, tensor: TensorValue, dtype: torch.dtype) -> TensorValue:
+    """A tensor in this type of elements: itself where it has it."""
+    if tensor.fake.dtype is dtype:
+        return tensor
+    if tensor.fake.is_complex() and not dtype.is_complex and dtype is not torch.bool:
+        tensor = session.call_function(getattr, tensor, ConstantValue("real"))  # type: ignore[assignment]
+    return converted(session, tensor, dtype)
+
+
+def refused_by_numpy(session: Session, error: Exception) -> EagerRaises:
+    """What stops the capture where NumPy itself has raised an error for what it was given."""
+    return EagerRaises(f"NumPy raises {type(error).__name__}: {error}", session.where)
 
 
 class ArrayValue(OutsideOrMade):
-    """An array that shares its memory with a tensor: made from one, or from outside (`object`)."""
+    """An array on the memory of a tensor, made during capture or from outside (`object`)."""
 
     __slots__ = ("_tensor",)
+    decides_operators = True
+    can_require_truth = True
+    is_numpys = True
 
     def __init__(
         self, tensor: TensorValue | None, source: Source | None = None, object: Any = None
@@ -54,6 +123,11 @@ class ArrayValue(OutsideOrMade):
 
     def python_type(self) -> type:
         return np.ndarray
+
+    def describe(self) -> str:
+        if self.source is not None:
+            return f"the array {self.source.name}"
+        return "an array"
 
     def tensor(self, session: Session) -> TensorValue:
         """The tensor that `torch.from_numpy` would make of it."""
@@ -70,37 +144,426 @@ class ArrayValue(OutsideOrMade):
             )
         return self._tensor
 
+    def dtype(self, session: Session) -> Any:
+        return NUMPY_DTYPES[self.tensor(session).fake.dtype]
+
+    # -- attributes --------------------------------------------------------------------------------
+
     def length(self, session: Session) -> Any:
+        if self.tensor(session).fake.dim() == 0:
+            raise session.raised(TypeError, "len() of unsized object")
         return self.tensor(session).length(session)
 
+    def sizes(self, session: Session) -> list[Value]:
+        return self.tensor(session).shape(session).items  # type: ignore[attr-defined,no-any-return]
+
     def get_attribute(self, session: Session, name: str) -> Value:
-        if name == "shape":
-            return TupleValue(self.tensor(session).shape(session).items, tuple)  # type: ignore[attr-defined]
-        if name in ("ndim", "itemsize"):
-            return self.tensor(session).get_attribute(session, name)
-        if name == "dtype":
-            return session.wrap_constant(
-                torch.empty(0, dtype=self.tensor(session).fake.dtype, device="cpu").numpy().dtype
-            )
+        cls = self.python_type()
         if name == "__class__":
-            return session.wrap_constant(np.ndarray)
-        if not hasattr(np.ndarray, name):
+            return session.wrap_constant(cls)
+        if not hasattr(cls, name):
             raise session.raised(
-                AttributeError, f"'numpy.ndarray' object has no attribute '{name}'"
+                AttributeError, f"'{cls.__qualname__}' object has no attribute '{name}'"
             )
-        raise session.unsupported("numpy", f"numpy.ndarray.{name}")
+        getter = ATTRIBUTES.get(name)
+        if getter is not None:
+            result: Value = getter(session, self)
+            return result
+        meaning = stated(getattr(np.ndarray, name, None))
+        if meaning is not None and meaning.how is How.METHOD:
+            if isinstance(getattr(np.ndarray, name), GetSetDescriptorType):
+                return meaning.rule(session, self, [], {})  # type: ignore[no-any-return]
+            return ArrayMethod(self, name)
+        raise session.unsupported("numpy", f"{cls.__name__}.{name}")
+
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        if name in ("real", "imag") and self.python_type() is np.ndarray:
+            part = self.get_attribute(session, name)
+            return part.set_item(session, ConstantValue(...), session.realize(value))
+        if name == "shape" and self.source is None and self.python_type() is np.ndarray:
+            self._tensor = session.call_method(  # type: ignore[assignment]
+                "view", self.tensor(session), session.deep(session.realize(value))
+            )
+            return None
+        raise session.unsupported("side-effect", f"side effect: numpy.ndarray.{name} is set")
+
+    # -- numbers -----------------------------------------------------------------------------------
+
+    def number(self, session: Session, cls: type | None = None) -> Value:
+        """The Python number that is its one element."""
+        tensor = self.tensor(session)
+        sizes = tuple(tensor.fake.shape)
+        if torch.SymInt in map(type, sizes) or set(sizes) - {1}:
+            raise session.unsupported("numpy", f"the number in {self.describe()} of shape {sizes}")
+        return read(session, tensor, cls)
+
+    def known_elements(self, session: Session) -> Any:
+        """An array of its elements, where they are known; else None."""
+        if self._tensor is None:
+            return None
+        known = session.graph.known.of(self._tensor.fake)
+        if known is None:
+            return None
+        return known.clone().numpy()
+
+    def specialize(self, session: Session) -> Any:
+        known = self.known_elements(session)
+        if known is None:
+            return super().specialize(session)
+        return known
 
     def truth(self, session: Session) -> bool:
+        known = self.known_elements(session)
+        if known is not None:
+            return session.python(bool, known)  # type: ignore[no-any-return]
         raise session.unsupported("data-branch", "a branch on the values of an array")
 
+    def as_bool(self, session: Session) -> Value:
+        return self.number(session, bool)
+
+    def require_truth(self, session: Session, expected: bool) -> bool:
+        if self.known_elements(session) is not None:
+            return self.truth(session) is expected
+        return self.tensor(session).require_truth(session, expected)
+
+    def convert(self, session: Session, cls: type) -> Value:
+        if cls is not bool and self.tensor(session).fake.dim():
+            raise session.unsupported("numpy", f"{cls.__name__}() of an array that is no number")
+        return self.number(session, cls)
+
+    # -- elements ----------------------------------------------------------------------------------
+
+    def _by_method(self, session: Session, name: str, *args: Value) -> Value:
+        meaning = stated(vars(np.ndarray)[name])
+        assert meaning is not None
+        result: Value = meaning.rule(session, self, list(args), {})
+        return result
+
     def get_item(self, session: Session, key: Value) -> Value:
-        raise session.unsupported("numpy", "an item of an array")
+        return self._by_method(session, "__getitem__", key)
+
+    def set_item(self, session: Session, key: Value, value: Value) -> None:
+        self._by_method(session, "__setitem__", key, value)
 
     def iterate(self, session: Session) -> Value:
-        raise session.unsupported("numpy", "iteration over an array")
+        if self.tensor(session).fake.dim() == 0:
+            raise session.raised(TypeError, "iteration over a 0-d array")
+        length = self.tensor(session).fake.shape[0]
+        if isinstance(length, torch.SymInt):
+            length = self.sizes(session)[0].specialize(session)
+        items = []
+        for i in range(length):
+            items.append(self.get_item(session, ConstantValue(i)))
+        return session.iterate(TupleValue(items, tuple))
 
     def contains(self, session: Session, item: Value) -> bool:
         raise session.unsupported("numpy", "a membership test on an array")
+
+    # -- operators ---------------------------------------------------------------------------------
+
+    def unary(self, session: Session, function: UnaryOperator) -> Value:
+        if function not in _UNARY:
+            raise session.unsupported("numpy", f"{function.__name__}() of an array")
+        return session.call_builtin(_UNARY[function], self)
+
+    def binary(
+        self, session: Session, function: Operator, other: Value, reflected: bool
+    ) -> Value | None:
+        if isinstance(other, TensorValue) and not reflected:
+            return None  # an array leaves the operator to the tensor
+        in_place = function in _PLAIN
+        ufunc = _BINARY.get(_PLAIN.get(function, function))
+        if ufunc is None or in_place and (reflected or self.python_type() is not np.ndarray):
+            return None
+        if isinstance(other, ConstantValue) and other.object is None:
+            if self.python_type() is not np.ndarray and function in (operator.eq, operator.ne):
+                return session.wrap_constant(np.bool_(function is operator.ne))
+            raise session.unsupported("numpy", "an operator of an array and None")
+        pair = in_order(self, other, reflected)
+        if not in_place:
+            return session.call_builtin(ufunc, *pair)
+        session.call(session.builtin(ufunc), pair, {"out": TupleValue([self], tuple)})
+        return self
+
+
+class ScalarValue(ArrayValue):
+    """A number of NumPy's that the graph computes: `np.sum(a)`, `a[0]`, an argument that varies.
+
+    `held` is the Python number that it holds, where that is one from outside or a size; its tensor
+    is made when it is first used then."""
+
+    __slots__ = ("_dtype", "held")
+
+    def __init__(
+        self,
+        tensor: TensorValue | None,
+        held: Value | None = None,
+        dtype: Any = None,
+        source: Source | None = None,
+        object: Any = None,
+    ) -> None:
+        super().__init__(tensor, source, object)
+        self.held, self._dtype = held, dtype
+        if tensor is not None:
+            self._dtype = NUMPY_DTYPES[tensor.fake.dtype]
+
+    def python_type(self) -> type:
+        cls: type = self._dtype.type
+        return cls
+
+    def dtype(self, session: Session) -> Any:
+        return self._dtype
+
+    def describe(self) -> str:
+        if self.source is not None:
+            return f"the varying {self.python_type().__name__} {self.source.name}"
+        return f"a {self.python_type().__name__} that is computed"
+
+    def tensor(self, session: Session) -> TensorValue:
+        if self._tensor is None:
+            if isinstance(self.held, NumberValue):
+                tensor = self.held.tensor
+            else:
+                assert self.held is not None
+                tensor = filled(session, self.held, torch.int64)
+            self._tensor = as_dtype(session, tensor, TORCH_DTYPES[self._dtype])
+        return self._tensor
+
+    def length(self, session: Session) -> Any:
+        name = self.python_type().__qualname__
+        raise session.raised(TypeError, f"object of type 'numpy.{name}' has no len()")
+
+    def number(self, session: Session, cls: type | None = None) -> Value:
+        held = self.held
+        if held is None:
+            return super().number(session, cls)
+        if cls is None or held.python_type() is cls:
+            return held
+        return held.convert(session, cls) or super().number(session, cls)
+
+    def truth(self, session: Session) -> bool:
+        if self.held is None:
+            return super().truth(session)
+        return self.held.truth(session)
+
+    def as_size(self, session: Session) -> Value | None:
+        if self._dtype.kind not in "iu":
+            return None
+        number = self.number(session)
+        if isinstance(number, (SymIntValue, ConstantValue)):
+            return number
+        return number.as_size(session)
+
+    def specialize(self, session: Session) -> Any:
+        if isinstance(self.held, SymIntValue):
+            return self.python_type()(self.held.specialize(session))
+        return super().specialize(session)[()]
+
+    def with_tensor(
+        self, session: Session, function: Operator, tensor: Any, reflected: bool
+    ) -> Value | None:
+        number = self.number(session)
+        if isinstance(number, NumberValue):
+            return number.with_tensor(session, function, tensor, reflected)
+        return tensor.binary(session, function, number, reflected)  # type: ignore[no-any-return]
+
+    def binary(
+        self, session: Session, function: Operator, other: Value, reflected: bool
+    ) -> Value | None:
+        if isinstance(other, TensorValue):
+            return self.with_tensor(session, function, other, not reflected)
+        result = None
+        if function in _OF_SIZES and isinstance(self.held, SymIntValue):
+            result = self._of_sizes(session, function, other, reflected)
+        return result or super().binary(session, function, other, reflected)
+
+    def _of_sizes(
+        self, session: Session, function: Operator, other: Value, reflected: bool
+    ) -> Value | None:
+        """An operator of sizes and integers, which gives a size, or a truth that guards fix."""
+        assert self.held is not None
+        number: Value | None = other
+        if isinstance(other, ScalarValue):
+            number = other.held
+        elif isinstance(other, ConstantValue) and isinstance(other.object, np.int64):
+            number = ConstantValue(int(other.object))
+        is_integer = isinstance(number, ConstantValue) and type(number.object) is int
+        if self._dtype != np.int64 or not is_integer and not isinstance(number, SymIntValue):
+            return None
+        assert number is not None
+        result = session.binary(function, *in_order(self.held, number, reflected))
+        if isinstance(result, SymIntValue):
+            return ScalarValue(None, result, self._dtype)
+        kind: Any = np.bool_ if function in RELATIONS else np.int64
+        return session.wrap_constant(kind(session.known(result)))
+
+    def iterate(self, session: Session) -> Value:
+        name = self.python_type().__qualname__
+        raise session.raised(TypeError, f"'numpy.{name}' object is not iterable")
+
+    def set_item(self, session: Session, key: Value, value: Value) -> None:
+        name = self.python_type().__qualname__
+        raise session.raised(TypeError, f"'numpy.{name}' object does not support item assignment")
+
+
+def element_of(session: Session, tensor: TensorValue) -> Value:
+    """An element of an array, in a tensor of its own: a constant where it is known."""
+    scalar = ScalarValue(tensor)
+    known = scalar.known_elements(session)
+    if known is None:
+        return scalar
+    return session.wrap_constant(known[()])
+
+
+def result_of(session: Session, tensor: TensorValue) -> ArrayValue:
+    """What a function of NumPy's gives that makes numbers of arrays of rank 0."""
+    if tensor.fake.dim() == 0:
+        return ScalarValue(tensor)
+    return ArrayValue(tensor)
+
+
+_WRITERS = frozenset({"fill", "put", "sort", "partition", "resize", "setflags", "setfield"})
+
+
+class ArrayMethod(Value):
+    """A method of an array or number, bound to it."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: ArrayValue, name: str) -> None:
+        super().__init__()
+        self.owner, self.name = owner, name
+
+    def python_type(self) -> type:
+        return type([].append)
+
+    def describe(self) -> str:
+        return f"numpy.ndarray.{self.name}"
+
+    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
+        if self.name not in _WRITERS and self.owner.known_elements(session) is not None:
+            function = getattr(np.ndarray, self.name)
+            known = called_for_real(session, function, [self.owner, *args], kwargs)
+            if known is not None:
+                return known
+        meaning = stated(getattr(np.ndarray, self.name))
+        assert meaning is not None
+        result: Value = meaning.rule(session, self.owner, args, kwargs)
+        return result
+
+
+# -- attributes ------------------------------------------------------------------------------------
+
+
+def _size(session: Session, array: ArrayValue) -> Value:
+    size: Value = ConstantValue(1)
+    for factor in array.sizes(session):
+        size = session.binary(operator.mul, size, factor)
+    return size
+
+
+def _transposed(session: Session, array: ArrayValue) -> Value:
+    tensor = array.tensor(session)
+    dims = map(ConstantValue, reversed(range(tensor.fake.dim())))
+    view = session.call_method("permute", tensor, TupleValue(dims, tuple))
+    return type(array)(view)  # type: ignore[arg-type]
+
+
+def _matrix_transposed(session: Session, array: ArrayValue) -> Value:
+    tensor = array.tensor(session)
+    if tensor.fake.dim() < 2:
+        message = "matrix transpose with ndim < 2 is undefined"
+        raise session.raised(ValueError, message)
+    return ArrayValue(session.call_method("transpose", tensor, *map(ConstantValue, (-2, -1))))  # type: ignore[arg-type]
+
+
+def _strides(session: Session, array: ArrayValue) -> Value:
+    fake = array.tensor(session).fake
+    strides = []
+    for stride in fake.stride():
+        if isinstance(stride, torch.SymInt):
+            raise session.unsupported("numpy", "the strides of an array of a size that varies")
+        strides.append(ConstantValue(stride * fake.element_size()))
+    return TupleValue(strides, tuple)
+
+
+def _part(name: str) -> Any:
+    def getter(session: Session, array: ArrayValue) -> Value:
+        tensor = array.tensor(session)
+        if tensor.fake.is_complex():
+            part = session.call_function(getattr, tensor, ConstantValue(name))
+            return type(array)(part)  # type: ignore[arg-type]
+        if name == "real":
+            return array
+        zeros = session.call_function(torch.zeros_like, tensor)
+        return type(array)(zeros)  # type: ignore[arg-type]
+
+    return getter
+
+
+class FlagsValue(Value):
+    """What `flags` of an array gives."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: ArrayValue) -> None:
+        super().__init__()
+        self.array = array
+
+    def python_type(self) -> type:
+        cls: type = private.flags_type
+        return cls
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        fake = self.array.tensor(session).fake
+        in_rows, in_columns = fake.is_contiguous(), _is_in_columns(fake)
+        answers = {
+            "c_contiguous": in_rows,
+            "contiguous": in_rows,
+            "f_contiguous": in_columns,
+            "fortran": in_columns,
+            "fnc": in_columns and not in_rows,
+            "forc": in_columns or in_rows,
+            "writeable": True,
+            "aligned": True,
+        }
+        if name in answers:
+            return ConstantValue(answers[name])
+        raise session.unsupported("numpy", f"flags.{name} of an array")
+
+    def get_item(self, session: Session, key: Value) -> Value:
+        return self.get_attribute(session, str(session.known(key)).lower())
+
+
+def _is_in_columns(fake: torch.Tensor) -> bool:
+    """Whether an array is contiguous in Fortran's order."""
+    width = 1
+    for size, stride in zip(fake.shape, fake.stride()):
+        if size != 1 and stride != width:
+            return False
+        width *= size
+    return True
+
+
+ATTRIBUTES: dict[str, Any] = {
+    "flags": lambda session, array: FlagsValue(array),
+    "shape": lambda session, array: TupleValue(array.sizes(session), tuple),
+    "ndim": lambda session, array: array.tensor(session).get_attribute(session, "ndim"),
+    "itemsize": lambda session, array: ConstantValue(array.dtype(session).itemsize),
+    "dtype": lambda session, array: session.wrap_constant(array.dtype(session)),
+    "size": _size,
+    "nbytes": lambda session, array: session.binary(
+        operator.mul, _size(session, array), ConstantValue(array.dtype(session).itemsize)
+    ),
+    "T": _transposed,
+    "mT": _matrix_transposed,
+    "real": _part("real"),
+    "imag": _part("imag"),
+    "strides": _strides,
+    "device": lambda session, array: ConstantValue("cpu"),
+}
+
+# -- from outside ----------------------------------------------------------------------------------
 
 
 def tensor_over(array: Any) -> torch.Tensor:
@@ -121,7 +584,20 @@ def wrap_array(session: Session, object_: Any, source: Source) -> Value:
             f"{source.name}, a {type(object_).__name__}: a subclass of numpy.ndarray",
         )
     session.guard(source, Kind.TYPE, np.ndarray)
+    if object_.dtype not in TORCH_DTYPES:
+        raise session.unsupported("numpy", f"{source.name}, an array of {object_.dtype!r}")
     return ArrayValue(None, source, object_)
+
+
+# -- between tensors and arrays --------------------------------------------------------------------
+
+
+def array_over(session: Session, tensor: TensorValue) -> ArrayValue | None:
+    """The array that shares a tensor's memory; None where torch has none."""
+    fake = tensor.fake
+    if fake.requires_grad or fake.device.type != "cpu" or fake.dtype not in NUMPY_DTYPES:
+        return None
+    return ArrayValue(tensor)
 
 
 @means(torch.Tensor.numpy, how=How.METHOD)
@@ -129,153 +605,33 @@ def _numpy(
     session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
 ) -> Value | None:
     """Tensor.numpy()"""
-    fake = tensor.fake
-    if (
-        args
-        or kwargs
-        or fake.requires_grad
-        or fake.device.type != "cpu"
-        or fake.dtype not in _SHARED
-    ):
+    if args or kwargs.keys() - {"force"}:
         return None
-    return ArrayValue(tensor)
+    if kwargs and session.known(kwargs["force"]):
+        for name, args in (("detach", ()), ("cpu", ()), ("resolve_conj", ()), ("resolve_neg", ())):
+            tensor = session.call_method(name, tensor, *args)  # type: ignore[assignment]
+    if tensor.fake.requires_grad:
+        message = "Can't call numpy() on Tensor that requires grad."
+        raise EagerRaises(message, session.where)
+    return array_over(session, tensor)
 
 
-_SHARED = frozenset({
-    torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool,
-    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
-})  # fmt: skip
-
-
-def _tensor_of_array(copies: bool) -> OptionalRule:
-    """torch.from_numpy, torch.as_tensor or torch.tensor of an array and nothing else."""
-
-    def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
-        if len(args) == 1 and not kwargs:
-            array = session.realize(args[0])
-            if isinstance(array, ArrayValue):
-                name = "clone" if copies else "detach"  # a tensor of its own
-                return session.call_method(name, array.tensor(session))
-        return (
-            tensor_of_number(session, args, kwargs)
-            or tensor_of_numbers(session, args, kwargs)
-            or _of_known_integers(session, args, kwargs)
-        )
-
-    return rule
-
-
-def _of_known_integers(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
-    """torch.tensor and the like of data with symbolic integers in it, of which torch would take 32
-    bits."""
-    symbolic: list[SymIntValue] = []
-
-    def leaf(value: Any) -> Any:
-        if isinstance(value, SymIntValue):
-            symbolic.append(value)
+@means(torch.Tensor.__array__, how=How.METHOD)
+def _array(
+    session: Session, tensor: TensorValue, args: Arguments, kwargs: Keywords
+) -> Value | None:
+    if args or kwargs:
         return None
-
-    with contextlib.suppress(NotConstant):
-        for value in (*args, *kwargs.values()):
-            session.deep(value).argument(leaf)
-    for value in symbolic:
-        value.specialize(session)
-    return None
+    return _numpy(session, tensor, args, kwargs)
 
 
-means(torch.from_numpy, torch.as_tensor, how=How.OPERATION)(_tensor_of_array(copies=False))
-means(torch.tensor, how=How.OPERATION)(_tensor_of_array(copies=True))
-
-
-def _recipe(results: Results, value: ArrayValue) -> Call:
+def _recipe(results: Any, value: ArrayValue) -> Call:
     return Call(torch.Tensor.numpy, (results.recipe(value.tensor(results.session)),))
 
 
+def _scalar_recipe(results: Any, value: ScalarValue) -> Call:
+    return Call(operator.getitem, (_recipe(results, value), Constant(())))
+
+
 RECIPES[ArrayValue] = _recipe
-
-# -- numbers ---------------------------------------------------------------------------------------
-
-
-class NumpyNumber(ConstantValue):
-    """A float, integer or truth value of NumPy's. An operation with a tensor takes it as the Python
-    number that it holds; a function of torch may look at its type."""
-
-    __slots__ = ()
-
-    def argument(self, leaf: Leaf) -> Any:
-        if type(self.object) is np.int64:
-            return int(self.object)
-        raise NotConstant(self)
-
-    def as_operand(self, session: Session) -> ConstantValue:
-        """The Python number that an operation with a tensor takes it for."""
-        if isinstance(self.object, np.bool_):
-            raise session.unsupported("numpy", "an operation of a tensor and a numpy.bool")
-        return ConstantValue(self.object.item())
-
-
-def _content(number: Any) -> tuple[str, bytes]:
-    """What tells one number of NumPy's from another."""
-    return number.dtype.str, number.tobytes()
-
-
-@wraps(np.floating, np.integer, np.bool_)
-def wrap_number(session: Session, object_: Any, source: Source) -> Value:
-    if object_.dtype.itemsize > 8:
-        raise session.unsupported("numpy", f"{source.name}, a {type(object_).__name__}")
-    if not isinstance(source, ConstSource):
-        session.guard(source, Kind.TYPE, type(object_))
-        session.guard_derived(_content, object_, source)
-    return NumpyNumber(object_, source)
-
-
-WRAPPERS[np.dtype] = wrap_as_constant
-
-
-class NumpyFunction(BuiltinValue):
-    """A function of NumPy's: called at capture where it is given known numbers only, and gives a
-    number."""
-
-    __slots__ = ()
-
-    def describe(self) -> str:
-        return f"numpy.{self.object.__name__}()"
-
-    def get_attribute(self, session: Session, name: str) -> Value:
-        raise session.unsupported("attribute", f"attribute {name!r} of {self.describe()}")
-
-    def call(self, session: Session, args: Arguments, kwargs: Keywords) -> Value:
-        known = list(map(session.known, args))
-        if kwargs or not (isinstance(self.object, np.ufunc) or self.object in _OF_NUMBERS):
-            raise session.unsupported("compilation-call", f"{self.describe()} is called")
-        with np.errstate(all="raise"):
-            try:
-                result = session.python(self.object, *known)
-            except FloatingPointError as error:
-                raise session.unsupported("numpy", f"{self.describe()} warns: {error}") from None
-        if not isinstance(result, (np.floating, np.integer, np.bool_, int, float, bool)):
-            raise session.unsupported("numpy", f"{self.describe()} gives a {type(result).__name__}")
-        return session.wrap_constant(result)
-
-
-_OF_NUMBERS = frozenset({
-    np.prod, np.sum, np.mean, np.max, np.min, np.cumsum, np.round, np.ndim, np.size, np.isclose,
-    np.median, np.std,
-    np.var, np.argmax, np.argmin, np.all, np.any,
-})  # fmt: skip
-"""Functions other than ufuncs that are called for what they give, and change nothing."""
-
-
-wraps(np.ufunc, type(np.prod), guards=Kind.IDENTITY)(wrapper_of(NumpyFunction))
-
-
-@means(np.generic, how=How.INSTANCE)
-def _make_number(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    if kwargs or not issubclass(cls, (np.floating, np.integer)):
-        raise session.unsupported("construction", f"a numpy.{cls.__name__} is made")
-    number = session.python(cls, *map(session.known, args))
-    if type(number) is not cls:
-        raise session.unsupported(
-            "numpy", f"numpy.{cls.__name__}() gives a {type(number).__name__}"
-        )
-    return session.wrap_constant(number)
+RECIPES[ScalarValue] = _scalar_recipe

@@ -84,6 +84,8 @@ class Value:
     is_shared = False
     # whether its operators are asked first, beside a Python object: a tensor, a number in the graph
     decides_operators = False
+    # whether it is an array or number of NumPy's, which is asked before a number in the graph
+    is_numpys = False
     # whether its class may have special methods that are written in Python
     has_special_methods = False
     # whether it is a symbolic integer, which `specialize` fixes

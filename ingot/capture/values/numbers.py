@@ -193,6 +193,8 @@ class NumberValue(Value):
         zero."""
         if isinstance(other, TensorValue):
             return self.with_tensor(session, function, other, not reflected)
+        if other.is_numpys:
+            return None
         if type(self) is NumberValue and type(other) in (NumberValue, ConstantValue):
             result = self._asked(session, function, other, reflected)
             if result is not None:

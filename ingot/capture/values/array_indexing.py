@@ -1,0 +1,350 @@
+"""Items of arrays: reading and writing them, with NumPy's rules for what an index means."""
+
+from __future__ import annotations
+
+import math
+import operator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ingot.capture.meanings import How, means
+from ingot.capture.residual import Call, Constant
+from ingot.capture.results import RECIPES
+from ingot.capture.values.array_operands import (
+    Operand,
+    filled,
+    operand_of,
+    refused_by_numpy,
+    tensor_in,
+)
+from ingot.capture.values.arrays import ArrayValue, ScalarValue, element_of
+from ingot.capture.values.base import Arguments, Keywords, Value, positions
+from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.numbers import NumberValue
+from ingot.capture.values.sequences import ListValue, SliceValue, TupleValue
+from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.graph.fakes import storage_key
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+
+_WHOLE = SliceValue(NONE, NONE, NONE)
+
+
+class _Index(NamedTuple):
+    """An index in torch's terms: a part for each dimension, dimensions of the result that run
+    backwards, and what kinds of parts it has."""
+
+    parts: list[Value]
+    flipped: tuple[int, ...]
+    is_advanced: bool
+    is_element: bool  # whether it is of integers alone, one for each dimension
+
+
+class BackwardsArray(ArrayValue):
+    """A view of an array in which dimensions run backwards, as torch has none. In the graph it is a
+    copy, and neither its memory nor that of the array is written."""
+
+    __slots__ = ("forwards", "slices")
+
+    def __init__(
+        self, tensor: TensorValue, forwards: ArrayValue, slices: tuple[slice, ...]
+    ) -> None:
+        super().__init__(tensor)
+        self.forwards, self.slices = forwards, slices
+
+
+class _Backwards:
+    """The memory that must not be written, as a copy stands for a view of it, and the copies."""
+
+    def __init__(self) -> None:
+        self.keys: dict[int, TensorValue] = {}
+        self.copies: dict[int, TensorValue] = {}
+        self.is_checked = False
+
+
+def _check_written(session: Session, leaves: list[Any]) -> None:
+    keys = session.state(_Backwards).keys
+    for leaf in leaves:
+        if isinstance(leaf, TensorValue) and storage_key(leaf.fake) in keys:
+            raise session.unsupported("numpy", "memory is written that is also seen backwards")
+
+
+def _backwards(session: Session, forwards: ArrayValue, dims: tuple[int, ...]) -> ArrayValue:
+    view = forwards.tensor(session)
+    copy = session.call_function(torch.flip, view, session.wrap_constant(dims))
+    assert isinstance(copy, TensorValue)
+    state = session.state(_Backwards)
+    if not state.is_checked:
+        session.graph.write_checks.append(_check_written)
+        state.is_checked = True
+    for tensor in (view, copy):
+        state.keys[storage_key(tensor.fake)] = tensor
+    state.copies[storage_key(copy.fake)] = copy
+    key = []
+    for dim in range(view.fake.dim()):
+        key.append(slice(None, None, -1 if dim in dims else None))
+    return BackwardsArray(copy, forwards, tuple(key))
+
+
+def _recipe_of_backwards(results: Any, value: BackwardsArray) -> Call:
+    return Call(operator.getitem, (results.recipe(value.forwards), Constant(value.slices)))
+
+
+_plain_recipe = RECIPES[ArrayValue]
+
+
+def _recipe(results: Any, value: ArrayValue) -> Any:
+    session = results.session
+    if storage_key(value.tensor(session).fake) in session.state(_Backwards).copies:
+        raise session.unsupported("alive-at-break", "a view of an array that is seen backwards")
+    return _plain_recipe(results, value)
+
+
+RECIPES[ArrayValue] = _recipe
+RECIPES[BackwardsArray] = _recipe_of_backwards
+
+# -- indices ---------------------------------------------------------------------------------------
+
+
+def _part(session: Session, value: Value) -> Value:
+    """A part of an index, as a constant, a slice, a symbolic integer or a tensor."""
+    value = session.realize(value)
+    if isinstance(value, SliceValue):
+        bounds = []
+        for bound in map(session.realize, value.bounds):
+            size = bound
+            if isinstance(bound, (ScalarValue, NumberValue)):
+                size = bound.as_size(session)  # type: ignore[assignment]
+            elif isinstance(bound, ConstantValue) and isinstance(bound.object, np.integer):
+                size = ConstantValue(int(bound.object))
+            if size is None:
+                raise session.unsupported("numpy", f"a slice up to {bound.describe()}")
+            bounds.append(size)
+        return SliceValue(*bounds)
+    if isinstance(value, (ScalarValue, NumberValue)):
+        return _computed(session, value)
+    if isinstance(value, (ListValue, TupleValue)):
+        if not value.items:
+            value = session.call_builtin(np.zeros, ConstantValue(0), ConstantValue(np.int64))
+        else:
+            value = session.call_builtin(np.array, value)
+    if isinstance(value, (ArrayValue, TensorValue)):
+        return _advanced(session, operand_of(session, value))
+    if isinstance(value, SymIntValue):
+        return value
+    if isinstance(value, ConstantValue):
+        if value.object is None or value.object is ...:
+            return value
+        if isinstance(value.object, (int, np.integer)) and not isinstance(value.object, bool):
+            return ConstantValue(int(value.object))
+        if isinstance(value.object, (float, complex)):
+            message = "only integers, slices and arrays are valid indices"
+            raise refused_by_numpy(session, IndexError(message))
+    raise session.unsupported("numpy", f"an index that is {value.describe()}")
+
+
+def _computed(session: Session, value: ScalarValue | NumberValue) -> Value:
+    """An integer that the graph computes: a size that varies, or a tensor of rank 0."""
+    if isinstance(value, ScalarValue):
+        if isinstance(value.held, SymIntValue):
+            return value.held
+        operand = operand_of(session, value)
+    else:
+        operand = Operand(np.dtype(value.cls), value.tensor)
+    if operand.strong.kind not in "iu":
+        raise session.unsupported("numpy", f"an index that is {value.describe()}")
+    return tensor_in(session, operand, np.dtype(np.int64))
+
+
+def _advanced(session: Session, operand: Operand) -> Value:
+    if operand.strong.kind not in "iub":
+        message = "arrays used as indices must be of integer (or boolean) type"
+        raise refused_by_numpy(session, IndexError(message))
+    if operand.rank == 0:
+        if operand.strong.kind == "b":
+            raise session.unsupported("numpy", "an index that is a truth value of rank 0")
+        assert operand.tensor is not None
+        return _part(session, ScalarValue(operand.tensor))
+    if operand.strong.kind == "b":
+        return tensor_in(session, operand, operand.strong)
+    return tensor_in(session, operand, np.dtype(np.int64))
+
+
+def _takes(part: Value) -> int:
+    """How many dimensions a part of an index is about."""
+    if isinstance(part, TensorValue) and part.fake.dtype is torch.bool:
+        return part.fake.dim()
+    if isinstance(part, ConstantValue) and (part.object is None or part.object is ...):
+        return 0
+    return 1
+
+
+def _is_ellipsis(part: Value) -> bool:
+    return isinstance(part, ConstantValue) and part.object is ...
+
+
+def _is_integer(part: Value) -> bool:
+    if isinstance(part, SymIntValue) or _is_rank_0(part):
+        return True
+    return isinstance(part, ConstantValue) and type(part.object) is int
+
+
+def _is_tensor(part: Value) -> bool:
+    return isinstance(part, TensorValue)
+
+
+def _is_rank_0(part: Value) -> bool:
+    return isinstance(part, TensorValue) and part.fake.dim() == 0
+
+
+def _is_array(part: Value) -> bool:
+    return isinstance(part, TensorValue) and part.fake.dim() > 0
+
+
+def _parts(session: Session, key: Value, rank: int) -> list[Value]:
+    """The parts of an index, one or more for each dimension."""
+    key = session.realize(key)
+    values: list[Value] = [key]
+    if isinstance(key, TupleValue):
+        values = list(key.items)
+    parts = list(map(partial(_part, session), values))
+    places = positions(_is_ellipsis, parts)
+    lacking = rank - sum(map(_takes, parts))
+    if lacking < 0:
+        message = f"too many indices for array: array is {rank}-dimensional"
+        raise refused_by_numpy(session, IndexError(message))
+    if len(places) > 1:
+        message = "an index can only have a single ellipsis ('...')"
+        raise refused_by_numpy(session, IndexError(message))
+    whole: list[Value] = [_WHOLE] * lacking
+    if not places:
+        return parts + whole
+    before, after = parts[: places[0]], parts[places[0] + 1 :]
+    if not lacking and any(map(_is_tensor, before)) and any(map(_is_tensor, after)):
+        raise session.unsupported("numpy", "an ellipsis that stands for nothing between indices")
+    return before + whole + after
+
+
+def _index(session: Session, array: ArrayValue, key: Value, writes: bool = False) -> _Index:
+    tensor = array.tensor(session)
+    rank = tensor.fake.dim()
+    parts = _parts(session, key, rank)
+    is_advanced = any(map(_is_tensor, parts))
+    is_element = len(parts) == rank and all(map(_is_integer, parts))
+    if is_element:
+        realized = session.realize(key)
+        items = realized.items if isinstance(realized, TupleValue) else [realized]
+        is_element = not any(map(_is_ellipsis, map(session.realize, items)))
+    if any(map(_is_rank_0, parts)) and not (is_element or writes or any(map(_is_array, parts))):
+        # NumPy gives a view
+        raise session.unsupported(
+            "numpy", "an index that the graph computes, of a part of an array"
+        )
+    results: list[Value] = []
+    flipped: list[int] = []
+    dim = place = 0
+    for part in parts:
+        taken, is_integer = _takes(part), _is_integer(part)
+        if isinstance(part, SliceValue):
+            step = session.known(part.bounds[2])
+            if step is not None and step < 0:
+                part = _forwards(session, part, array.sizes(session)[dim])
+                flipped.append(place)
+        elif is_advanced and _is_integer(part):
+            # beside arrays, integers are arrays as well
+            if not isinstance(part, TensorValue):
+                part = filled(session, part, torch.int64)
+            part = session.call_method("reshape", part, ConstantValue(1))
+        results.append(part)
+        dim += taken
+        place += not is_integer
+    if flipped and is_advanced:
+        raise session.unsupported("numpy", "arrays and slices that run backwards as indices")
+    return _Index(results, tuple(flipped), is_advanced, is_element)
+
+
+def _forwards(session: Session, part: SliceValue, size: Value) -> SliceValue:
+    """The slice of the same elements in their order, of one that runs backwards."""
+    start, stop, step = map(session.known, part.bounds)
+    if (start, stop, step) == (None, None, -1):
+        return _WHOLE
+    length = session.known(size)
+    places = range(*slice(start, stop, step).indices(length))
+    if not places:
+        bounds = (0, 0, None)
+    else:
+        bounds = (places[-1], places[0] + 1, -step)
+    return SliceValue(*map(ConstantValue, bounds))
+
+
+# -- reading and writing ---------------------------------------------------------------------------
+
+
+@means(np.ndarray.__getitem__, how=How.METHOD)
+def get_item(session: Session, array: ArrayValue, args: Arguments, kwargs: Keywords) -> Value:
+    (key,) = args
+    if isinstance(array, ScalarValue):
+        realized = session.realize(key)
+        if isinstance(realized, TupleValue) and not realized.items:
+            return array
+        if not isinstance(realized, ConstantValue) or realized.object not in (None, ...):
+            message = "invalid index to scalar variable."
+            raise refused_by_numpy(session, IndexError(message))
+        array = ArrayValue(session.call_method("clone", array.tensor(session)))  # type: ignore[arg-type]
+    index = _index(session, array, key)
+    tensor = array.tensor(session)
+    if index.parts:
+        result = session.call_function(operator.getitem, tensor, TupleValue(index.parts, tuple))
+    else:
+        result = session.call_function(operator.getitem, tensor, ConstantValue(...))
+    assert isinstance(result, TensorValue)
+    if index.is_element:
+        if index.is_advanced:
+            result = session.call_method("reshape", result, TupleValue([], tuple))  # type: ignore[assignment]
+        return element_of(session, session.call_method("clone", result))  # type: ignore[arg-type]
+    if index.flipped and math.prod(result.fake.shape) != 0:
+        return _backwards(session, ArrayValue(result), index.flipped)
+    return ArrayValue(result)
+
+
+def not_backwards(session: Session, tensor: TensorValue) -> TensorValue:
+    """A tensor to write from: a copy of one that stands for a view."""
+    if storage_key(tensor.fake) in session.state(_Backwards).keys:
+        return session.call_method("clone", tensor)  # type: ignore[return-value]
+    return tensor
+
+
+@means(np.ndarray.__setitem__, how=How.METHOD)
+def set_item(session: Session, array: ArrayValue, args: Arguments, kwargs: Keywords) -> Value:
+    key, value = args
+    tensor, index = array.tensor(session), _index(session, array, key, writes=True)
+    dtype = array.dtype(session)
+    operand = operand_of(session, value)
+    if operand.number is not None:
+        _refuse_number(session, operand, dtype)
+    result = not_backwards(session, tensor_in(session, operand, dtype))
+    parts: Value = TupleValue(index.parts, tuple)
+    if not index.parts:
+        parts = ConstantValue(...)
+    if index.flipped:
+        target = session.call_function(operator.getitem, tensor, parts)
+        spread = session.call_method("expand_as", result, target)
+        result = session.call_function(torch.flip, spread, session.wrap_constant(index.flipped))  # type: ignore[assignment]
+        session.call_method("copy_", target, result)
+    else:
+        session.call_function(operator.setitem, tensor, parts, result)
+    return NONE
+
+
+def _refuse_number(session: Session, operand: Operand, dtype: Any) -> None:
+    """Stops where NumPy refuses to write a number."""
+    number = operand.number
+    if operand.strong.kind == "c" and dtype.kind != "c":
+        message = "float() argument must be a string or a real number, not 'complex'"
+        raise refused_by_numpy(session, TypeError(message))
+    if operand.strong.kind == "f" and dtype.kind in "iu" and not np.isfinite(number):
+        raise refused_by_numpy(session, ValueError("cannot convert float NaN to integer"))
