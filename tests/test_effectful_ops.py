@@ -479,12 +479,32 @@ def test_checkpoints_run_them_twice():
         return checkpoint(lambda x: scaled(x, 2.0).sin(), x, use_reentrant=False).sum()
 
     logs = []
-    for function in (program, ingot.compile(program)):
+    for function in (program, ingot.compile(program, fullgraph=True)):
         x = torch.ones(3, requires_grad=True)
         LOG.clear()
         function(x).backward()
         logs.append((list(LOG), x.grad.tolist()))
     assert logs[0] == logs[1]
+
+
+def test_checkpoints_of_what_eager_would_do_twice():
+    from torch.utils.checkpoint import checkpoint
+
+    def noting(x):
+        noted(x)
+        return x.sin()
+
+    def writing(x):
+        raised_by(x, 1.0)
+        return x.sin()
+
+    x = torch.ones(3, requires_grad=True)
+    for inner in (noting, writing):
+        compiled = ingot.compile(
+            lambda x, inner=inner: checkpoint(inner, x, use_reentrant=False), fullgraph=True
+        )
+        with pytest.raises(ingot.GraphBreakError, match="checkpointed"):
+            compiled(x * 1)
 
 
 def test_what_is_registered_as_effectful():

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 
 import ingot
-from tests.writing_ops import OPS, WITHOUT_GRADIENTS, Op
+from tests.writing_ops import OPS, WITHOUT_GRADIENTS, Op, listed, nested, ops, scale, several
 
 
 def _local(op: Op, x: Tensor) -> Any:
@@ -165,3 +166,176 @@ def test_writes_are_eagers(name, use):
     _same(program, [x, torch.linspace(-1, 1, 42).view(6, 7)], False, dynamic=True)
     if name not in WITHOUT_GRADIENTS or use is _without_gradients:
         _same(program, [x, x + 1], True)
+
+
+def _views_of_a_list(x: Tensor) -> Tensor:
+    listed(list(x.unbind(0)), 3)
+    return x * 1
+
+
+def _the_same_in_a_list(x: Tensor) -> Tensor:
+    y = x * 1
+    listed([y, y], 2)
+    return y
+
+
+def _an_overlapping_view(x: Tensor) -> Tensor:
+    y = x.reshape(-1) * 1
+    listed([y.unfold(0, 4, 2), y.as_strided((2, 3), (7, 1), 2)], 2)
+    return y
+
+
+def _another_dtype(x: Tensor) -> Tensor:
+    y = x.detach() * 1
+    ops.grow_(y.view(torch.int32))
+    return y
+
+
+def _complex_numbers(x: Tensor) -> Tensor:
+    y = torch.complex(x.detach(), x.detach() * 2)
+    scale(y)
+    scale(torch.view_as_real(y))
+    return torch.view_as_real(y * 1)
+
+
+def _written_with_itself(x: Tensor) -> Tensor:
+    y = x * 1
+    several(y, y, y)
+    return y
+
+
+def _of_halves(x: Tensor) -> Tensor:
+    y = x.bfloat16()
+    scale(y)
+    return y
+
+
+def _of_nothing(x: Tensor) -> Tensor:
+    y = x[:0] * 1
+    scale(y)
+    listed([], 1)
+    return y
+
+
+def _in_autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = x @ x.t()
+        scale(y)
+    return y
+
+
+class _Both(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x.clone()
+        scale(y, 3.0)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        scale(gradient, 3.0)
+        return gradient
+
+
+def _in_forward_and_backward(x: Tensor) -> Tensor:
+    return _Both.apply(x.sin()).sum()
+
+
+def _in_a_checkpoint(x: Tensor) -> Tensor:
+    def inner(x: Tensor) -> Tensor:
+        y = x.sin()
+        z = y * 1
+        scale(z)
+        return z * y.detach()
+
+    return torch.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)
+
+
+PROGRAMS = (
+    _views_of_a_list, _the_same_in_a_list, _an_overlapping_view, _another_dtype, _complex_numbers,
+    _written_with_itself, _of_halves, _of_nothing, _in_autocast, _in_forward_and_backward,
+    _in_a_checkpoint,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__[1:])
+def test_memory_and_places(program, gradients):
+    x = torch.linspace(-1, 2, 20).view(4, 5)
+    _same(program, [x, x + 1], gradients)
+
+
+def test_tensors_that_outlive_the_call():
+    class Cache(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("keys", torch.zeros(2, 4, 5))
+            self.register_buffer("values", torch.zeros(4, 5))
+
+        def forward(self, x):
+            several(self.keys[1], x, self.values)
+            return self.keys.sum(0) + self.values
+
+    eager, module, x = Cache(), Cache(), torch.rand(4, 5)
+    compiled = ingot.compile(module, fullgraph=True)
+    for _ in range(2):
+        assert torch.equal(compiled(x), eager(x))
+        assert torch.equal(module.keys, eager.keys) and torch.equal(module.values, eager.values)
+
+
+def test_what_eager_refuses_or_differentiates_breaks_the_graph():
+    x = torch.rand(3, requires_grad=True)
+    with pytest.raises(ingot.GraphBreakError, match="register_autograd"):
+        ingot.compile(lambda x: ops.scale_(x * 1, 2.0), fullgraph=True)(x)
+    with pytest.raises(ingot.GraphBreakError, match="a view of an argument"):
+        ingot.compile(lambda x: ops.first(x), fullgraph=True)(x.detach())
+    for function in (lambda x: ops.scale_(x * 1, 2.0), lambda x: ops.first(x * 2).exp()):
+        (expected,) = torch.autograd.grad(function(x).sum(), x)
+        (found,) = torch.autograd.grad(ingot.compile(function)(x).sum(), x)
+        torch.testing.assert_close(found, expected)
+
+
+def test_an_input_that_overlaps_another_is_left_to_eager():
+    def program(x, y):
+        scale(x)
+        return x + y
+
+    with pytest.raises(ingot.GraphBreakError, match="overlaps"):
+        x = torch.rand(6)
+        ingot.compile(program, fullgraph=True)(x[:4], x[2:])
+    x, other = torch.arange(6.0), torch.arange(6.0)
+    expected, found = program(x[:4], x[2:]), ingot.compile(program)(other[:4], other[2:])
+    assert torch.equal(expected, found) and torch.equal(x, other)
+
+
+def test_ops_pass_opcheck_around_a_compilation():
+    x, y = torch.rand(4, 5), torch.rand(4, 5)
+    ingot.compile(lambda x, y: OPS["nested results"](x, y), fullgraph=True)(x.clone(), y)
+    for op, args in ((scale, (x,)), (several, (x, y, y.clone())), (nested, (x, y.sum()))):
+        torch.library.opcheck(op, args, test_utils=("test_schema", "test_faketensor"))
+
+
+@pytest.mark.parametrize(
+    "tag", ["needs_fixed_stride_order", "needs_exact_strides", "flexible_layout", "no tag"]
+)
+def test_strides_are_eagers_whatever_the_tag(tag):
+    tags = (getattr(torch.Tag, tag),) if hasattr(torch.Tag, tag) else ()
+    name, seen = f"ingot_writes::strides_{tag.replace(' ', '_')}", []
+
+    @torch.library.custom_op(name, mutates_args=("out",), tags=tags)
+    def strides(x: Tensor, out: Tensor) -> None:
+        seen.append((x.stride(), out.stride()))
+        out.copy_(x)
+
+    def program(x, weight):
+        y = torch.nn.functional.conv2d(x, weight)
+        out = torch.empty_like(y.mT)
+        strides(y.mT, out)
+        return out
+
+    x, weight = torch.rand(2, 3, 5, 6), torch.rand(4, 3, 3, 3)
+    torch.testing.assert_close(
+        ingot.compile(program, fullgraph=True)(x, weight), program(x, weight)
+    )
+    assert seen[0] == seen[1]

@@ -120,6 +120,7 @@ def told(
 library.define("scale_(Tensor(a!) self, Scalar by) -> Tensor(a!)")
 library.define("increased(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")
 library.define("grow_(Tensor(a!) self) -> Tensor(a!)")
+library.define("first(Tensor(a) x) -> Tensor(a)")
 library.define("both(Tensor(a!) x, Tensor y) -> (Tensor(a!), Tensor)")
 
 
@@ -135,6 +136,10 @@ def _grow_(self: Tensor) -> Tensor:
     return self.add_(5)
 
 
+def _first(x: Tensor) -> Tensor:
+    return x[:1]
+
+
 def _both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x.add_(y), y * 2
 
@@ -143,6 +148,8 @@ library.impl("scale_", _scale_, "CPU")
 library.impl("increased", _increased, "CPU")
 library.impl("grow_", _grow_, "CompositeExplicitAutograd")
 library.impl("both", _both, "CPU")
+library.impl("first", _first, "CPU")
+library.impl("first", _first, "Meta")
 torch.library.register_fake("ingot_writes::both", lambda x, y: (x, torch.empty_like(y)))
 
 

@@ -138,7 +138,7 @@ class GraphRecorder:
         graph is traced."""
         unbacked = self.context.shapes.unbacked
         self.context.read.clear()
-        foreign_writes = self.context.writes
+        foreign_writes = len(self.context.written)
         versions = None
         if type(target) is FunctionType:
             versions = versions_of(fakes)
@@ -147,7 +147,7 @@ class GraphRecorder:
             result = self._run(session, op, target, fakes, named)
         finally:
             unbacked.assumes = False
-        if self.context.writes > foreign_writes:
+        if len(self.context.written) > foreign_writes:
             return result, True
         return result, versions is not None and versions != versions_of(fakes)
 

@@ -50,7 +50,8 @@ class FakeContext(Mode):
         self.in_inference = torch.is_inference_mode_enabled()
         self.draws = 0  # how many ops have drawn random numbers
         self.effects = 0  # how many effectful ops have run
-        self.writes = 0  # how many foreign ops have written an argument
+        self.effects_alone = 0  # how many of these are not custom ops that give or write tensors
+        self.written: list[int] = []  # the storage keys of what foreign ops have written
         # by id of a fake, its data: see known_tensors.py
         self.known: dict[int, tuple[FakeTensor, Tensor]] = {}
         # those of them whose number the present operation has asked for
@@ -86,8 +87,13 @@ class FakeContext(Mode):
             return self.read[-1][1]
         if makes_sparse(op):  # a fake would pass for one that is strided
             raise unsupported("tensor-layout", f"{op} makes a tensor that is not strided")
-        self.effects += acts(op) and (is_foreign(op) or not is_mutable(op))
-        self.writes += foreign.writes(op)
+        if is_foreign(op):
+            self.effects += 1
+            self.effects_alone += not op._schema.returns and not is_mutable(op)
+            self.written += map(storage_key, foreign.written_by(op, args, kwargs))
+        elif acts(op) and not is_mutable(op):
+            self.effects += 1
+            self.effects_alone += 1
         return self.predicted(op, args, kwargs)
 
     def predicted(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

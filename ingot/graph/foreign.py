@@ -69,9 +69,7 @@ def _refuse_gradients(op: OpOverload, args: Args, kwargs: Kwargs, result: Any) -
     given = tensors_in((args, kwargs))
     if not torch.is_grad_enabled() or not any(map(requires_grad, given)):
         return
-    changed = tensors_in(result)
-    if is_mutable(op):
-        changed += tensors_in(at(bind(op, args, kwargs), written(op)))
+    changed = [*tensors_in(result), *written_by(op, args, kwargs)]
     if _has_formula(op, given[0].device.type) or not any(map(_is_differentiable, changed)):
         return
     raise unsupported(
@@ -93,6 +91,13 @@ def _has_formula(op: OpOverload, device: str) -> bool:
 def writes(op: OpOverload) -> bool:
     """Whether it is a foreign op that writes its arguments."""
     return is_mutable(op) and is_foreign(op)
+
+
+def written_by(op: OpOverload, args: Args, kwargs: Kwargs) -> list[Tensor]:
+    """The tensors that a call of an op writes."""
+    if not is_mutable(op):
+        return []
+    return tensors_in(at(bind(op, args, kwargs), written(op)))
 
 
 def _is_view(op: OpOverload) -> bool:

@@ -15,12 +15,11 @@ from torch import Tensor
 from ingot.errors import unsupported
 from ingot.graph import geometry
 from ingot.graph.fakes import FakeTensor, new_fake
+from ingot.graph.foreign import written_by
 from ingot.graph.functional import Storage, Tracked
-from ingot.graph.meta import tensors_in
 from ingot.graph.overlaps import refuse_beyond
-from ingot.graph.schemas import bind, written
 from ingot.loops.functional_ops import Placed, Window, flattened, functional_form_of
-from ingot.sequences import Args, Kwargs, at, map_leaves
+from ingot.sequences import Args, Kwargs, map_leaves
 from ingot.torch_private import DisableTorchDispatch, OpOverload, aten
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def _written_bases(tracer: AtenTracer, op: OpOverload, args: Args, kwargs: Kwarg
     """The tensors that own the memory which a call writes. Raises Unsupported where it may be that
     of others too."""
     bases: dict[int, Tracked] = {}
-    for target in tensors_in(at(bind(op, args, kwargs), written(op))):
+    for target in written_by(op, args, kwargs):
         base = tracer.tracked(target).base
         if base.storage.overlaps:
             raise unsupported(

@@ -30,6 +30,7 @@ from ingot.capture.values.tensor import GradientQuestions, TensorValue
 from ingot.capture.values.tensor_lists import is_tracked, tensors_in
 from ingot.errors import Unsupported
 from ingot.graph.custom import Reentrant
+from ingot.graph.fakes import storage_key
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -102,18 +103,24 @@ def _region(session: Session, args: Arguments, kwargs: Keywords, keeps_numbers: 
     """The call, as a region of the graph. What eager would do twice is left to eager."""
     recorder = session.graph
     before, effects, draws = recorder.last, session.effects.mark(), recorder.context.draws
-    graph_effects = recorder.context.effects
-    versions = []
+    effects_alone, foreign_writes = recorder.context.effects_alone, len(recorder.context.written)
+    versions = {}
     for known in recorder.by_fake.values():
-        versions.append((known.fake, known.fake._version))
+        versions[known.fake] = known.fake._version
     result = session.call(session.realize(args[0]), args[1:], kwargs)
     recorder.modes.reach(recorder.graph, session.where)
     nodes = recorder.nodes_since(before)
-    if session.effects.since(effects) != 0 or recorder.context.effects != graph_effects:
+    if session.effects.since(effects) != 0 or recorder.context.effects_alone != effects_alone:
         raise session.unsupported(
             "checkpoint", "a checkpointed function has effects, which it has again in the backward"
         )
-    is_written = any(fake._version != version for fake, version in versions)
+    memory, is_written = set(), False
+    for known in recorder.by_fake.values():
+        fake = known.fake
+        if fake in versions or fake.is_outside:  # it may be reached inside first
+            memory.add(storage_key(fake))
+            is_written |= fake._version != versions.get(fake, 0)
+    is_written |= not memory.isdisjoint(recorder.context.written[foreign_writes:])
     if is_written or any(map(_updates_statistics, nodes)):
         raise session.unsupported(
             "checkpoint",
