@@ -45,7 +45,7 @@ TABLE: list[tuple[Callable[[Any], Any], list[Any], str]] = [
     (lambda v: ingot.compile(f, mode=v),
      ["max-autotun", 1, [], {}, PAIR, H, "", b"default", True], "compile: unknown mode"),
     (lambda v: ingot.compile(f, backend=v), ["inductr", "", "nope"], "compile: unknown backend"),
-    (lambda v: ingot.compile(f, backend=v), [1, None, [], H], "compile: backend must be"),
+    (lambda v: ingot.compile(f, backend=v), [1, [], H], "compile: backend must be"),
     (lambda v: ingot.compile(f, fullgraph=v),
      [1, 0, None, "yes", H, []], "compile: fullgraph must be"),
     (lambda v: ingot.compile(f, dynamic=v), [1, 0, "auto", H], "compile: dynamic must be"),

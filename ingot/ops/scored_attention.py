@@ -12,14 +12,14 @@ import torch
 from ingot.loops import ops, own_ops
 from ingot.loops.expr import ONE, Expr, Symbol, as_expr, loop_symbol, product
 from ingot.loops.ir import Access, Body, BodyBuilder, Contraction, Instruction
+from ingot.loops.lowering.attention_parts import Parts, parts_of, put_together
+from ingot.loops.lowering.attention_tiles import tiles_of
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import RULES, NotLowered
 from ingot.loops.lowering.values import Index, LoopTensor, Spec, contiguous, stored
 from ingot.loops.scores import Step, decode, run
 from ingot.loops.spaces import address_of, contiguous_strides, extents_of
 from ingot.loops.weights import InnerProduct, Weights
-from ingot.ops.attention_parts import Parts, parts_of, put_together
-from ingot.ops.attention_tiles import tiles_of
 from ingot.ops.op import op
 
 WIDEST = 128  # elements of a head, which a block holds whole
