@@ -399,6 +399,8 @@ class _Operators:
 
 
 aten: Any = _Operators()
+left_shift = find("torch.ops.aten.__lshift__")
+right_shift = find("torch.ops.aten.__rshift__")
 
 ADDRESSING = frozenset(
     getattr(aten, name).default

@@ -147,6 +147,8 @@ def functional_form(op: OpOverload) -> OpOverload | None:
     names = frozenset(written(op))
     if names == {"self"} and op._schema.arguments[0].name == "self" and name.endswith("_"):
         base, signature = name[:-1], _signature(op)
+        if name.startswith("__i"):  # __irshift__
+            base = f"__{name[3:]}"
     elif names and op._schema.arguments[-1].is_out:
         base, signature = name, _signature(op, names)
     else:

@@ -24,7 +24,7 @@ from ingot.loops.lowering.pointwise import (
 )
 from ingot.loops.lowering.values import LoopTensor, Spec
 from ingot.ops.op import binary, op, unary
-from ingot.torch_private import aten
+from ingot.torch_private import aten, left_shift, right_shift
 
 
 def _bitwise(name: str) -> Scalar:
@@ -133,11 +133,15 @@ OPS = (
     binary(
         aten.bitwise_left_shift.Tensor,
         aten.bitwise_left_shift.Tensor_Scalar,
+        left_shift.Tensor,
+        left_shift.Scalar,
         scalar=simple("shift_left"),
     ),
     binary(
         aten.bitwise_right_shift.Tensor,
         aten.bitwise_right_shift.Tensor_Scalar,
+        right_shift.Tensor,
+        right_shift.Scalar,
         scalar=simple("shift_right"),
     ),
     unary(aten.isnan.default, scalar=_float_test("isnan"), dtype="own"),

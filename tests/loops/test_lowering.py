@@ -169,6 +169,7 @@ POINTWISE: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "masked_fill": (lambda x: x.masked_fill(x > 0, float("-inf")), (f32,)),
     "logical": (lambda x, y: (x > 0) & (y < 0) | ~(x < 1), (f32, f32)),
     "logical_numbers": (lambda x, y: torch.logical_xor(x, y), (i64, f32)),
+    "shifts by a tensor": (lambda x, y: (x >> 3) ^ (y << (x & 7)), (i64, i64)),
     "bitwise": (lambda x, y: (x & y) ^ (x | 5), (i64, i64)),
     "shifts": (lambda x: (x << 2) + (x >> 1), (i64,)),
     "casts": (lambda x: x.to(i64).to(torch.bool).to(f32) + x.to(bf16).to(f32), (f32,)),
