@@ -3,9 +3,11 @@ call."""
 
 from __future__ import annotations
 
+import contextvars
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from ingot.capture.meanings import How, means
 from ingot.capture.results import RECIPES
@@ -13,11 +15,13 @@ from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
-from ingot.graph.arrays.private import LINEAR_ALGEBRA_ERRORS
+from ingot.graph.arrays.private import LINEAR_ALGEBRA_ERRORS, error_state
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
+_USUAL = contextvars.Context().run(error_state.get, None)
+"""What NumPy does unless it is told otherwise: it warns."""
 _HARMLESS = frozenset({"ignore", "warn"})
 
 
@@ -87,10 +91,15 @@ RECIPES[ErrorState] = _refuse
 
 def _raises(_: Any) -> bool:
     """Whether NumPy does more than warn of what it computes."""
+    if error_state.get(None) is _USUAL:
+        return False
     return not _HARMLESS.issuperset(np.geterr().values())
 
 
-def refuse_errors(session: Session) -> None:
-    """Breaks the graph where the program has numerical errors raised or handled."""
+def refuse_modes(session: Session) -> None:
+    """Breaks the graph where the program has numerical errors raised or handled, and within
+    autocast, which NumPy does not know."""
+    if torch.is_autocast_enabled("cpu"):
+        raise session.unsupported("mode", "NumPy's functions within autocast")
     if session.guard_derived(_raises, np, ConstSource(np)):
         raise session.unsupported("numpy", "numerical errors are raised (numpy.seterr)")

@@ -19,6 +19,7 @@ import torch
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, meaning_of, means, means_pure
 from ingot.capture.sources import Source
+from ingot.capture.values.array_errors import refuse_modes
 from ingot.capture.values.array_operands import (
     Operand,
     asked_numpy,
@@ -31,6 +32,7 @@ from ingot.capture.values.array_operands import (
 )
 from ingot.capture.values.array_ufuncs import write_into
 from ingot.capture.values.arrays import (
+    CPU,
     ArrayValue,
     ScalarValue,
     refused_by_numpy,
@@ -124,9 +126,10 @@ def _array_of(session: Session, value: Value, dtype: Any) -> tuple[Any, bool]:
     wanted = dtype or operand.strong
     if operand.tensor is None or not isinstance(value, (ArrayValue, TensorValue)):
         return ArrayValue(tensor_in(session, operand, wanted)), True
-    if type(value) is ArrayValue and wanted == operand.dtype:
+    is_number = isinstance(value, ScalarValue)
+    if isinstance(value, ArrayValue) and not is_number and wanted == operand.dtype:
         return value, False
-    is_new = wanted != operand.dtype or isinstance(value, ScalarValue)
+    is_new = wanted != operand.dtype or is_number
     return ArrayValue(tensor_in(session, operand, wanted)), is_new
 
 
@@ -246,7 +249,7 @@ def _makes(function: Any) -> Any:
     ) -> Value:
         wanted = torch_dtype(session, dtype_of(session, dtype) or np.dtype(float))
         made = session.call_function(
-            function, session.deep(_shape(session, shape)), dtype=ConstantValue(wanted)
+            function, session.deep(_shape(session, shape)), dtype=ConstantValue(wanted), device=CPU
         )
         return _ordered(session, ArrayValue(made), order)  # type: ignore[arg-type]
 
@@ -304,7 +307,7 @@ def _arange(
         raise session.unsupported("numpy", "numpy.arange of what is no integer")
     values = map(session.deep, bounds)
     made = session.call_function(
-        torch.arange, *values, dtype=ConstantValue(torch_dtype(session, wanted))
+        torch.arange, *values, dtype=ConstantValue(torch_dtype(session, wanted)), device=CPU
     )
     return ArrayValue(made)  # type: ignore[arg-type]
 
@@ -405,6 +408,7 @@ def _product(function: Any) -> Any:
     def rule(session: Session, a: Value, b: Value, out: Value | None = None) -> Value:
         if out is not None and not is_none(out):
             raise session.unsupported("numpy", f"{function.__name__} is given out=")
+        refuse_modes(session)
         pair = operand_of(session, a), operand_of(session, b)
         wanted = result_dtype(session, pair)
         result = session.call_function(function, *tensors_in(session, pair, wanted))
@@ -443,6 +447,7 @@ _rule(private.correlate_conjugated)(_correlation(functions.correlate_conjugated)
 def _einsum(session: Session, subscripts: Value, *arrays: Value, **kwargs: Value) -> Value:
     if kwargs.keys() - {"optimize"}:
         raise session.unsupported("numpy", f"numpy.einsum with {', '.join(kwargs)}")
+    refuse_modes(session)
     operands = operands_of(session, arrays)
     wanted = result_dtype(session, operands)
     tensors = tensors_in(session, operands, wanted)

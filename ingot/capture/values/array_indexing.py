@@ -107,6 +107,29 @@ def _recipe(results: Any, value: ArrayValue) -> Any:
 RECIPES[ArrayValue] = _recipe
 RECIPES[BackwardsArray] = _recipe_of_backwards
 
+
+class ReadOnlyArray(ArrayValue):
+    """An array that NumPy lets nobody write."""
+
+    __slots__ = ()
+
+    def set_item(self, session: Session, key: Value, value: Value) -> None:
+        raise refused_by_numpy(session, ValueError("assignment destination is read-only"))
+
+
+def read_only(array: Any) -> Any:
+    """The same array, which may not be written any more."""
+    array.flags.writeable = False
+    return array
+
+
+def _recipe_of_read_only(results: Any, value: ReadOnlyArray) -> Call:
+    return Call(read_only, (_recipe(results, value),))
+
+
+RECIPES[ReadOnlyArray] = _recipe_of_read_only
+
+
 # -- indices ---------------------------------------------------------------------------------------
 
 
@@ -311,9 +334,11 @@ def get_item(session: Session, array: ArrayValue, args: Arguments, kwargs: Keywo
     return ArrayValue(result)
 
 
-def not_backwards(session: Session, tensor: TensorValue) -> TensorValue:
-    """A tensor to write from: a copy of one that stands for a view."""
-    if storage_key(tensor.fake) in session.state(_Backwards).keys:
+def _apart(session: Session, tensor: TensorValue, written: TensorValue) -> TensorValue:
+    """A tensor to write from: a copy of one that stands for a view, or shares the memory that is
+    written."""
+    key = storage_key(tensor.fake)
+    if key == storage_key(written.fake) or key in session.state(_Backwards).keys:
         return session.call_method("clone", tensor)  # type: ignore[return-value]
     return tensor
 
@@ -326,7 +351,7 @@ def set_item(session: Session, array: ArrayValue, args: Arguments, kwargs: Keywo
     operand = operand_of(session, value)
     if operand.number is not None:
         _refuse_number(session, operand, dtype)
-    result = not_backwards(session, tensor_in(session, operand, dtype))
+    result = _apart(session, tensor_in(session, operand, dtype), tensor)
     parts: Value = TupleValue(index.parts, tuple)
     if not index.parts:
         parts = ConstantValue(...)

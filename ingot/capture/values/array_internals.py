@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from ingot.capture.meanings import How, means
-from ingot.capture.residual import Call
-from ingot.capture.results import RECIPES
+from ingot.capture.values.array_indexing import ReadOnlyArray
 from ingot.capture.values.array_operands import (
     asked_numpy,
     operand_of,
@@ -94,28 +93,6 @@ def _is_known(session: Session, value: Value) -> bool:
     if isinstance(value, (ListValue, TupleValue)):
         return all(map(partial(_is_known, session), map(session.realize, value.items)))
     return value.is_constant()
-
-
-class ReadOnlyArray(ArrayValue):
-    """An array that NumPy lets nobody write."""
-
-    __slots__ = ()
-
-    def set_item(self, session: Session, key: Value, value: Value) -> None:
-        raise refused_by_numpy(session, ValueError("assignment destination is read-only"))
-
-
-def read_only(array: Any) -> Any:
-    """The same array, which may not be written any more."""
-    array.flags.writeable = False
-    return array
-
-
-def _recipe_of_read_only(results: Any, value: ReadOnlyArray) -> Call:
-    return Call(read_only, (RECIPES[ArrayValue](results, value),))  # type: ignore[arg-type]
-
-
-RECIPES[ReadOnlyArray] = _recipe_of_read_only
 
 
 @means("numpy.lib._stride_tricks_impl._broadcast_to", how=How.UNREALIZED)

@@ -10,6 +10,7 @@ import torch
 
 from ingot.capture.meanings import How, means
 from ingot.capture.values.array_functions import dot_rule
+from ingot.capture.values.array_indexing import ReadOnlyArray
 from ingot.capture.values.array_operands import (
     as_dtype,
     asked_numpy,
@@ -183,7 +184,8 @@ def _diagonal(
     axis2: Value | None = None,
 ) -> Value:
     args = (offset or ConstantValue(0), axis1 or ConstantValue(0), axis2 or ConstantValue(1))
-    return _view(session, session.call_method("diagonal", array.tensor(session), *args))
+    diagonal = session.call_method("diagonal", array.tensor(session), *args)
+    return ReadOnlyArray(diagonal)  # type: ignore[arg-type]
 
 
 @_method("trace")

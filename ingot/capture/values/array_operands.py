@@ -120,6 +120,10 @@ def number_in(session: Session, operand: Operand, dtype: Any) -> Any:
 def tensor_in(session: Session, operand: Operand, dtype: Any) -> TensorValue:
     """An operand as a tensor of this type of elements."""
     wanted = torch_dtype(session, np.dtype(dtype))
+    is_narrow = np.dtype(dtype).kind in "iu" and np.dtype(dtype) != np.int64
+    if operand.is_weak and operand.number is None and is_narrow:
+        # NumPy raises an error for one that does not fit
+        raise session.unsupported("numpy", f"an integer that varies, as {dtype}")
     if operand.tensor is not None:
         return as_dtype(session, operand.tensor, wanted)
     if operand.size is not None:
@@ -134,11 +138,13 @@ def tensors_in(session: Session, operands: Iterable[Operand], dtype: Any) -> lis
 
 
 def asked_numpy(session: Session, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a function of NumPy's gives for real; eager raises what it raises."""
+    """What a function of NumPy's gives for real; the program raises what it raises."""
     try:
         return function(*args, **kwargs)
     except (TypeError, ValueError, IndexError, OverflowError) as error:
-        raise refused_by_numpy(session, error) from None
+        if type(error) not in (TypeError, ValueError, IndexError, OverflowError):
+            raise refused_by_numpy(session, error) from None
+        raise session.raised(type(error), str(error)) from None
 
 
 def dtype_of(session: Session, value: Value | None) -> Any:

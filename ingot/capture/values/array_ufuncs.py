@@ -17,7 +17,7 @@ import torch
 
 from ingot.capture.guards import Kind
 from ingot.capture.sources import Source
-from ingot.capture.values.array_errors import handler_of, refuse_errors
+from ingot.capture.values.array_errors import handler_of, refuse_modes
 from ingot.capture.values.array_operands import (
     Operand,
     as_dtype,
@@ -52,6 +52,7 @@ from ingot.graph.arrays.ufuncs import (
     TAKES_NUMBER,
     UFUNCS,
 )
+from ingot.graph.geometry import has_symbols
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -90,7 +91,7 @@ def _wrap_ufunc(session: Session, object_: Any, source: Source) -> Value:
 
 
 def _called(session: Session, ufunc: np.ufunc, args: Arguments, kwargs: Keywords) -> Value:
-    refuse_errors(session)
+    refuse_modes(session)
     kwargs = session.realize_all(kwargs)
     if ufunc not in UFUNCS and ufunc.signature is not None:
         return _by_numpy(session, ufunc, args, kwargs)
@@ -104,6 +105,8 @@ def _called(session: Session, ufunc: np.ufunc, args: Arguments, kwargs: Keywords
         raise refused_by_numpy(session, TypeError(message))
     operands = list(map(partial(operand_of, session), values))
     loop = _loop(session, ufunc, operands, outs, kwargs)
+    if ufunc.signature is None:
+        _check_shapes(session, operands)
     results = _applied(session, ufunc, operands, loop)
     if where is not None:
         results = _where(session, results, where, outs)
@@ -112,6 +115,24 @@ def _called(session: Session, ufunc: np.ufunc, args: Arguments, kwargs: Keywords
     if any(map(_is_tensor, values)):
         return _as_tensors(session, ufunc, results)
     return _single(list(map(partial(result_of, session), results)))
+
+
+def _check_shapes(session: Session, operands: Sequence[Operand]) -> None:
+    """Raises NumPy's error where shapes do not go together."""
+    shapes = []
+    for operand in operands:
+        if operand.tensor is not None and not has_symbols(operand.tensor.fake.shape):
+            shapes.append(tuple(operand.tensor.fake.shape))
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        texts = map(_shape_text, shapes)
+        message = f"operands could not be broadcast together with shapes {' '.join(texts)} "
+        raise session.raised(ValueError, message) from None
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return str(shape).replace(" ", "")
 
 
 def _is_tensor(value: Value) -> bool:
@@ -382,7 +403,7 @@ def _reduce(
     ufunc: Any = ufunc_value.object
     if ufunc not in REDUCTIONS:
         raise session.unsupported("numpy", f"numpy.{ufunc.__name__}.reduce")
-    refuse_errors(session)
+    refuse_modes(session)
     operand = operand_of(session, array)
     wanted = _reduction_dtype(session, ufunc, operand, dtype_of(session, dtype))
     named = {}
@@ -471,7 +492,7 @@ def _accumulate(
     ufunc: Any = ufunc_value.object
     if ufunc not in ACCUMULATIONS:
         raise session.unsupported("numpy", f"numpy.{ufunc.__name__}.accumulate")
-    refuse_errors(session)
+    refuse_modes(session)
     operand = operand_of(session, array)
     wanted = _reduction_dtype(session, ufunc, operand, dtype_of(session, dtype))
     tensor = _loop_tensor(session, ufunc, operand, wanted)

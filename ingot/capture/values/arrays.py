@@ -8,6 +8,7 @@ is a tensor of rank 0. What is asked of them is said where it is captured: `arra
 from __future__ import annotations
 
 import operator
+from itertools import repeat
 from types import GetSetDescriptorType
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ from ingot.capture.values.wrap import wraps
 from ingot.errors import EagerRaises
 from ingot.graph.arrays import private
 from ingot.graph.arrays.dtypes import NUMPY_DTYPES, TORCH_DTYPES
+from ingot.wrapped import is_wrapped
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -78,6 +80,10 @@ _UNARY: dict[Any, np.ufunc] = {
 }
 
 
+CPU = ConstantValue("cpu")
+"""Where arrays are, whatever the default device is."""
+
+
 def torch_dtype(session: Session, dtype: Any) -> torch.dtype:
     """The type of the elements of a tensor for one of NumPy's."""
     if dtype not in TORCH_DTYPES:
@@ -88,7 +94,9 @@ def torch_dtype(session: Session, dtype: Any) -> torch.dtype:
 def filled(session: Session, number: Value, dtype: torch.dtype) -> TensorValue:
     """A tensor of rank 0 that holds a number."""
     rank_0 = TupleValue([], tuple)
-    tensor = session.call_function(torch.full, rank_0, number, dtype=ConstantValue(dtype))
+    tensor = session.call_function(
+        torch.full, rank_0, number, dtype=ConstantValue(dtype), device=CPU
+    )
     assert isinstance(tensor, TensorValue)
     return tensor
 
@@ -576,6 +584,19 @@ def tensor_over(array: Any) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def why_foreign(array: Any) -> str:
+    """Why an array is no tensor; "" where it is one. Of those, `tensor_over` raises an error."""
+    if array.dtype not in TORCH_DTYPES:
+        return f"of {array.dtype!r}"
+    if not array.flags.writeable:
+        return "that is not writable"
+    if array.size and min(array.strides, default=0) < 0:
+        return "with negative strides"
+    if any(map(operator.mod, array.strides, repeat(array.itemsize))):
+        return "whose strides are no multiples of its elements"
+    return ""
+
+
 @wraps(np.ndarray)
 def wrap_array(session: Session, object_: Any, source: Source) -> Value:
     if type(object_) is not np.ndarray:
@@ -584,8 +605,10 @@ def wrap_array(session: Session, object_: Any, source: Source) -> Value:
             f"{source.name}, a {type(object_).__name__}: a subclass of numpy.ndarray",
         )
     session.guard(source, Kind.TYPE, np.ndarray)
-    if object_.dtype not in TORCH_DTYPES:
-        raise session.unsupported("numpy", f"{source.name}, an array of {object_.dtype!r}")
+    why = why_foreign(object_)
+    if why:
+        session.guard_derived(why_foreign, object_, source)
+        raise session.unsupported("numpy", f"{source.name}, an array {why}")
     return ArrayValue(None, source, object_)
 
 
@@ -596,6 +619,8 @@ def array_over(session: Session, tensor: TensorValue) -> ArrayValue | None:
     """The array that shares a tensor's memory; None where torch has none."""
     fake = tensor.fake
     if fake.requires_grad or fake.device.type != "cpu" or fake.dtype not in NUMPY_DTYPES:
+        return None
+    if fake.is_conj() or fake.is_neg() or is_wrapped(fake):
         return None
     return ArrayValue(tensor)
 

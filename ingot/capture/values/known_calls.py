@@ -98,7 +98,7 @@ def constant_array(session: Session, array: Any) -> Value | None:
         return None
     data = session.wrap_constant(array.ravel().tolist())
     dtype = ConstantValue(TORCH_DTYPES[array.dtype])
-    tensor = session.call_function(torch.tensor, data, dtype=dtype)
+    tensor = session.call_function(torch.tensor, data, dtype=dtype, device=ConstantValue("cpu"))
     if array.ndim != 1:
         tensor = session.call_method("reshape", tensor, session.wrap_constant(array.shape))
     return ArrayValue(tensor)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@ nobody else has stands for one that is missing."""
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import importlib
 from typing import Any
@@ -42,6 +43,9 @@ einsum = _find(_MULTIARRAY, "c_einsum")
 normalize_axis_index = _find(_MULTIARRAY, "normalize_axis_index")
 count_nonzero = _find(_MULTIARRAY, "count_nonzero")
 clip = _find(UNIVERSAL, "clip")
+error_state: contextvars.ContextVar[Any] = getattr(
+    module_of(UNIVERSAL), "_extobj_contextvar", contextvars.ContextVar("missing")
+)
 dispatcher_type = type(np.prod)
 """The type of functions that look for `__array_function__` first."""
 
