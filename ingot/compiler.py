@@ -445,7 +445,8 @@ class Replay(NamedTuple):
             # a CUDA graph does not say how far it came
             replays = replays and not program.leaves_traces
         if fails_at is not None and not (replays and program.fails_first):
-            if aten.checks or captured.protects or captured.residual.effects:
+            unchecked = aten.checks and not (replays and program.checks_first)
+            if unchecked or captured.protects or captured.residual.effects:
                 raise unsupported(
                     "late-error",
                     "an error of the data's may be found where eager could not go on",

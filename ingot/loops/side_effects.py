@@ -59,6 +59,19 @@ def retains(target: Any) -> bool:
     return isinstance(target, OpOverload) and is_foreign(target)
 
 
+def may_repeat(target: Any) -> bool:
+    """Whether a call may be made again where what came of it is not used.
+
+    It is one of a custom op that is there for what it gives. One that is registered as effectful,
+    or communicates, is made as often as the program says.
+    """
+    op = target.op if isinstance(target, (FunctionalForm, FlatCall)) else target
+    if not isinstance(op, OpOverload) or not is_foreign(op) or _is_registered(op):
+        return False
+    gives = bool(op._schema.returns) or op._schema.is_mutable
+    return gives and "c10d" not in op._schema.name.partition("::")[0]
+
+
 @cache
 def _draws(op: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in op.tags

@@ -412,7 +412,7 @@ def index_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     before = start_of(used)
     sizes = (*rest[:before], *shape, *rest[before:])
     plain = (not rest or t.is_contiguous()) and all(
-        index.is_contiguous() for index in used.values()
+        index.dim() < 2 or index.is_contiguous() for index in used.values()
     )
     if plain:
         return fresh(sizes, t.dtype)
