@@ -239,6 +239,14 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[Callable[[], Any]]]] = {
         lambda x: x * (type(x) is Plain and isinstance(x, Plain) + isinstance(x, nn.Parameter)),
         [made(Plain)],
     ),
+    "types that ask for more": (
+        lambda x: [isinstance(x, c) for c in (torch.FloatTensor, torch.LongTensor, nn.Buffer)],
+        [made(Plain)],
+    ),
+    "a buffer": (
+        lambda x: x * isinstance(x, nn.Buffer),
+        [lambda: nn.Buffer(made(Plain)())],
+    ),
     "a subclass of a subclass": (lambda x, y: (x + y, y + x), [made(Plain), made(Derived)]),
     "members": (
         lambda x: (x.twice(), x.rows, x.scale, x + 1, x[0], Methods.of(x)),

@@ -34,6 +34,7 @@ from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.operator_methods import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
 from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.graph.wrappers import is_wrapper_class
 from ingot.reasons import SKIP
 from ingot.torch_private import (
     DisableTorchFunctionSubclass,
@@ -67,6 +68,9 @@ _OF_THE_OBJECT = frozenset(
 )
 """Methods that do something to the object itself, which a tensor behind it is not."""
 
+
+_MARKS: dict[Any, str] = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
+"""The attribute by which an instance of another class passes for one of these."""
 
 _as_subclass: Any = torch.Tensor.as_subclass
 """Which asks no `__torch_function__`."""
@@ -129,9 +133,11 @@ class TensorObject(ObjectValue):
         return super().key(session)
 
     def instance_of(self, session: Session, classes: Any) -> bool | None:
-        if classes is not torch.nn.Parameter or issubclass(self.cls, classes):
+        if isinstance(classes, type(torch.FloatTensor)):  # which asks for the dtype
+            return self.content(session).instance_of(session, classes)
+        if classes not in _MARKS or issubclass(self.cls, classes):
             return None
-        mark = self.own_attribute(session, "_is_param")
+        mark = self.own_attribute(session, _MARKS[classes])
         return mark is not None and session.truth(mark)
 
     # -- attributes --------------------------------------------------------------------------------
@@ -314,6 +320,8 @@ def shown_as(session: Session, tensor: TensorValue, cls: Any, is_new: bool = Fal
     """What `as_subclass` gives: a view of a tensor, unless that `is_new` and nobody has it."""
     if not (isinstance(cls, type) and issubclass(cls, torch.Tensor)):
         raise session.unsupported("tensor-subclass", f"as_subclass is given {cls!r}")
+    if is_wrapper_class(type(tensor.fake)):
+        raise session.unsupported("tensor-subclass", f"as_subclass of a {type(tensor.fake)}")
     if not is_new:
         tensor = session.call_function(aten.alias.default, tensor)  # type: ignore[assignment]
     if cls is torch.Tensor:

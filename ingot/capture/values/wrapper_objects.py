@@ -128,6 +128,11 @@ class WrapperObject(TensorObject):
         known = session.graph.known_value(held)
         return known or session.call_function(below(getattr), content, ConstantValue(name))
 
+    def instance_of(self, session: Session, classes: Any) -> bool | None:
+        if isinstance(classes, type(torch.FloatTensor)):
+            raise session.unsupported("tensor-subclass", f"{classes} of {self.describe()}")
+        return super().instance_of(session, classes)
+
     def contains(self, session: Session, item: Value) -> bool:
         raise session.unsupported("tensor-subclass", f"a membership test on {self.describe()}")
 
