@@ -55,6 +55,7 @@ from ingot.capture.values.sets import SetValue
 from ingot.capture.values.signatures import EMPTY
 from ingot.capture.values.subclasses import OF_SEQUENCES, SEQUENCES, BuiltinObject
 from ingot.capture.values.tensor import TensorValue
+from ingot.capture.values.tensor_objects import TensorObject
 from ingot.errors import Unsupported, without_frames
 
 if TYPE_CHECKING:
@@ -527,6 +528,8 @@ class Semantics:
         that has the method anew."""
         if right.decides_operators:
             return not left.decides_operators and not left.has_special_methods
+        if left.decides_operators and isinstance(right, TensorObject):
+            return not isinstance(left, TensorValue)
         if isinstance(right, DictValue) and function is operator.or_:
             return issubclass(right.cls, left.python_type())
         if not right.has_special_methods:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import ingot
+from ingot.capture.values.tensor_objects import plain_of
 from ingot.compiler import Compiler
 from ingot.errors import GraphBreakError
 from ingot.torch_private import (
@@ -287,6 +289,14 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[Callable[[], Any]]]] = {
     "a list": (lambda items: items[0] + items[1], [lambda: [made(Plain)(), plain()]]),
     "the same object": (lambda x: (x.contiguous() is x, x.to(torch.float64)), [made(Plain)]),
     "numbers": (lambda x: x * x.sum().item(), [made(Plain)]),
+    "a number on the left": (
+        lambda x, y: y.sum().item() * x - (y.sum().item() < x).float(),
+        [made(Logged), plain],
+    ),
+    "numbers of other types": (
+        lambda x: (x * np.float64(2), True + x, x + 2j),
+        [made(Plain)],
+    ),
     "unbound": (lambda x: Tensor.add(x, 1) + Tensor.mul(x, 2), [made(Plain)]),
     "new ones": (lambda x: (x.new_zeros(3), torch.zeros_like(x)), [made(Plain)]),
 }
@@ -344,6 +354,15 @@ def test_an_attribute_changes() -> None:
     for label in ("ab", "abc", "ab"):
         x.label = label  # type: ignore[attr-defined]
         assert torch.equal(compiled(x).as_subclass(Tensor), (x * len(label)).as_subclass(Tensor))
+
+
+def test_floats_that_vary() -> None:
+    compiled = ingot.compile(lambda x, k: k * x - k / x + k, fullgraph=True)
+    for k in (1.5, 2.5, 3.5, 4.5):
+        x = made(Plain)()
+        assert torch.allclose(plain_of(compiled(x, k)), plain_of(k * x - k / x + k))
+    compiler = Compiler.of(compiled)
+    assert compiler is not None and len(compiler.compilations) == 1
 
 
 def test_a_break_in_a_mode_and_behind_it() -> None:

@@ -92,6 +92,8 @@ class DeviceValue(ConstantValue):
 
     def enter(self, session: Session) -> Value:
         """`__enter__`."""
+        if session.overrides.has_modes:
+            raise session.unsupported("mode", f"{self.describe()} within a torch function mode")
         entered = session.state(DefaultDevices).entered
         # a device of its own, as the mode of eager has it
         device = torch.device(self.object)

@@ -32,6 +32,7 @@ from ingot.capture.values.base import (
 )
 from ingot.capture.values.constant import NONE, ConstantValue, as_value
 from ingot.capture.values.containers import DictValue
+from ingot.capture.values.default_devices import default_device
 from ingot.capture.values.objects import bind_member
 from ingot.capture.values.operator_methods import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
 from ingot.capture.values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
@@ -516,7 +517,7 @@ def _make_off(session: Session, cls: type, args: Arguments, kwargs: Keywords) ->
 
 @means(push_on_torch_function_stack)
 def _push_mode(session: Session, mode: Value) -> Value:
-    if issubclass(mode.python_type(), DeviceContext):
+    if issubclass(mode.python_type(), DeviceContext) or default_device(session) is not None:
         raise session.unsupported("mode", f"{mode.describe()} is entered")
     state = session.overrides
     state.modes.append(mode)

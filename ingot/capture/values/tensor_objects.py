@@ -261,7 +261,7 @@ def is_operand(value: Value) -> bool:
         return True
     if value.is_symbolic:
         return True
-    return isinstance(value, ConstantValue) and type(value.object) in (int, float, bool, complex)
+    return isinstance(value, ConstantValue) and isinstance(value.object, (int, float, complex))
 
 
 def _has_member(name: str, raw: Any) -> bool:
