@@ -225,6 +225,24 @@ def test_a_number_and_an_inner_tensor_change() -> None:
         compiled(x)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    ("fn", "make"),
+    [
+        (lambda x: x.view(-1)[1:] * x.size(0), lambda k: Pair(plain(k, 5), plain(k, 5))),
+        (lambda x: Pair(x, x + 1) * 2, lambda k: plain(k, 5)),
+        (lambda x: Int4.of(x), lambda k: plain(k, 8)),
+        (lambda w: F.linear(torch.ones(2, 8), w), lambda k: Int4.of(plain(k, 8))),
+        (lambda x: x.view(-1) * x.size(0), lambda k: plain(k, 5).as_subclass(Plain)),
+    ],
+)
+def test_sizes_that_vary(fn: Callable[..., Any], make: Any, dynamic: bool | None) -> None:
+    compiled = ingot.compile(fn, fullgraph=True, dynamic=dynamic)
+    for k in range(2, 6):
+        x = make(k)
+        assert str(described(compiled(x))) == str(described(fn(x)))
+
+
 def test_another_backend_runs_the_graph() -> None:
     graphs: list[Any] = []
 

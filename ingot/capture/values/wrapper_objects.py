@@ -9,6 +9,7 @@ that its `__dict__` holds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ from ingot.capture.values.objects import ObjectValue, instance_dict
 from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.tensor_objects import TensorObject, note_history
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.symbols import is_decided_by_data
+from ingot.graph.tracing import flat
 from ingot.graph.wrappers import Construct, Layout, Place, TakeApart, Wrap, below, is_wrapper_class
 from ingot.torch_private import DisableTorchFunctionSubclass, disabled_torch_dispatch_impl
 
@@ -309,9 +312,43 @@ def leaves_of(session: Session, value: WrapperObject) -> tuple[Layout, bool, lis
     content = value.content(session)
     with DisableTorchFunctionSubclass():
         tracks = content.fake.requires_grad
-    layout = Layout.of(content.fake)
+    layout = _with_known_sizes(session, Layout.of(content.fake))
     parts = session.realize(session.call_function(TakeApart(layout), content))
     return layout, tracks, session.unpacked(parts)
+
+
+def _with_known_sizes(session: Session, layout: Layout) -> Layout:
+    """The same layout for the sizes of this call, which become guards."""
+    inner: list[Layout | None] = []
+    for of_inner in layout.inner:
+        inner.append(of_inner and _with_known_sizes(session, of_inner))
+    return replace(
+        layout,
+        inner=tuple(inner),
+        context=_known(session, layout.context),
+        sizes=_known(session, layout.sizes),
+        strides=_known(session, layout.strides),
+    )
+
+
+def _known(session: Session, tree: Any) -> Any:
+    """What `__tensor_flatten__` says, with numbers in place of symbols."""
+    if isinstance(tree, torch.SymInt):
+        if is_decided_by_data(tree):
+            raise session.unsupported("tensor-subclass", "a wrapper of a size that data decide")
+        return int(tree)
+    if type(tree) in (list, tuple, torch.Size):
+        return type(tree)(map(partial(_known, session), tree))
+    if type(tree) is dict:
+        return map_values(partial(_known, session), tree)
+    for held in (instance_dict(tree) or {}).values():
+        if any(map(_is_symbol, flat(held))):
+            raise session.unsupported("tensor-subclass", "a wrapper keeps its size in an object")
+    return tree
+
+
+def _is_symbol(value: Any) -> bool:
+    return isinstance(value, torch.SymInt)
 
 
 # -- ops -------------------------------------------------------------------------------------------
