@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ingot.graph import geometry
+from ingot.graph.arrays import whole_calls
 from ingot.graph.arrays.calls import BY_RESULTS, Look, along, look_along, looks
 from ingot.graph.meta.basis import fresh
 from ingot.graph.schemas import indexes
@@ -31,7 +32,21 @@ def along_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     return _like(look_along(*args))
 
 
+def call_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    function, arguments, operands = args
+    shapes, dtypes = [], []
+    for operand in operands:
+        shapes.append(tuple(operand.shape))
+        dtypes.append(operand.dtype)
+    looks = whole_calls.results_of(function, arguments, tuple(shapes), tuple(dtypes)).looks
+    results = tuple(map(_like, looks))
+    if len(results) == 1:
+        return results[0]
+    return results
+
+
 OPS = (
+    op(*whole_calls.BY_RESULTS.values(), meta=call_meta, may_raise=indexes),
     op(*BY_RESULTS.values(), meta=ufunc_meta, may_raise=indexes),
     op(along, meta=along_meta),
 )

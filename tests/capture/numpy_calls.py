@@ -350,18 +350,72 @@ loops: [row.sum() for row in a]; sum(v); max(v); [x for x in v]; list(a.T)[0]; l
 """
 
 
+MORE = """
+without NaN: np.nanmean(a); np.nansum(a, axis=0); np.nanmax(a); np.nanstd(a); np.nanmin(b,
+    axis=1); np.nanargmax(a); np.nanprod(v); np.nanvar(a, axis=0); np.nancumsum(v);
+    np.nanmedian(a)
+statistics: np.median(a, axis=1); np.quantile(a, [0.1, 0.5], axis=0); np.percentile(a, 50, axis=1,
+    keepdims=True); np.histogram(a, bins=5); np.histogram(v, bins=3, range=(-1, 1));
+    np.histogram(v, density=True); np.digitize(v, [-1.0, 0.0, 1.0]); np.interp(v, [-2.0, 2.0],
+    [0.0, 1.0]); np.interp(0.5, v, v); np.ptp(a); np.average(a, weights=a)
+mathematics: np.trapezoid(v); np.polyval([1.0, 2.0], v); np.polyval(v, 2.0); np.unwrap(v);
+    np.ediff1d(v); np.gradient(a); np.cross(s[0], s[1]); np.interp(v, v, v); np.sinc(a); np.i0(v);
+    np.nan_to_num(a, copy=False); np.angle(c); np.real_if_close(c); np.heaviside(a, 0.5);
+    np.clip(a, None, 0.5); np.sign(a); np.maximum(a, 0); np.logaddexp(a, b); np.convolve(a[0],
+    a[1])
+sets: np.isin(w, [1, 2]); np.unique(w); np.intersect1d(w, w); np.union1d(w, w); np.setdiff1d(w, w)
+made arrays: np.r_[v, v]; np.c_[v, v]; np.mgrid[0:2, 0:3] * n; np.ogrid[0:2, 0:3][0] * n;
+    np.ix_([0, 1], [1, 2]); a[np.ix_([0, 1], [1, 2])]; np.tile(a, 2); np.block([[a, a]]);
+    np.vstack((a, v)); np.insert(v, 1, 5.0); np.delete(v, 1); np.delete(a, [0], axis=0);
+    np.roll(a, (1, 1), (0, 1)); np.resize(a, 3); np.trim_zeros(v); np.select([v > 0, v < 0], [v,
+    -v]); np.piecewise(v, [v < 0], [0, 1]); np.fromfunction(lambda x, y: x + y, (2, 2)) * n;
+    np.array([[1, n], [n, 2]]); np.array([v[0], v[1]]); np.asarray([a, a]); np.stack([v[0],
+    v[1]]); np.full_like(a, v[0]); np.eye(4)[w % 4]; np.diag(v) @ a.T; np.split(v, 2);
+    np.vsplit(s, 3)
+functions applied: np.apply_along_axis(np.sum, 0, a); np.apply_over_axes(np.sum, a, [0, 1]);
+    np.vectorize(lambda x: x + 1)(v);
+linear algebra: np.linalg.norm(a, axis=(0, 1)); np.linalg.matrix_norm(s);
+    np.linalg.vector_norm(a); np.linalg.svdvals(a); np.linalg.outer(v, v); np.linalg.cross(s, s);
+    np.linalg.matmul(s, s); np.linalg.trace(s); np.linalg.diagonal(s);
+    np.linalg.matrix_transpose(a); np.linalg.vecdot(v, v); np.linalg.tensordot(a, a, axes=2);
+    np.linalg.qr(a.T); np.linalg.qr(s, mode='r'); np.linalg.cond(s); np.linalg.cond(s, 'fro'); s @
+    np.linalg.inv(s); np.linalg.solve(s, v[:3]); np.linalg.eigh(s)[0]; np.linalg.pinv(a) @ a;
+    np.linalg.matrix_rank(a); np.einsum('ij,jk->ik', a, a.T, optimize=True); np.einsum('i,i', v,
+    w); np.einsum('ij->j', i); np.einsum('...j->...', a)
+more items: np.add.at(v, [0, 0, 1], 1.0); np.add.at(a, (w[:3] % 3, w[:3] % 4), v[:3]);
+    np.subtract.at(v, [0], 1); a[w % 3].sum(0); a[:, 0][::-1]; a[::-1, ::-1]; a[::-1][:2];
+    a[::-1][1, 1]; a[::-2, 1:]; a[::-1].T; np.flip(a).T + 1; np.rot90(a, 3); a[::-1].copy();
+    a[::-1].sum(); np.take(a, 1, mode='clip'); np.put(a, [1], [2.0]); a[np.arange(3),
+    np.arange(3)]; a[np.argmax(a, 0)[0]]; a[np.argsort(a[:, 0])]; np.searchsorted(np.sort(v), v);
+    v[np.where(v > 0)]; np.where(v > 0)[0]; a[m].mean(); a[~m]; np.extract(m, a);
+    np.compress(m[0], a, axis=1); np.place(a, m, [9.0]); np.putmask(a, m, 0.0); a[i > 4];
+    np.flatnonzero(v); np.nonzero(a)[0]; np.lexsort((v, w)); np.partition(v, 2)[2];
+    np.argpartition(v, 2)[:2]; np.unravel_index(5, (3, 4)); np.ravel_multi_index((1, 2), (3, 4));
+    np.unravel_index(np.argmax(a), a.shape)
+types of elements: a.dtype == np.float64; a.dtype.kind; np.finfo(a.dtype).eps * n;
+    np.iinfo(i.dtype).max; a.dtype.type(3); np.issubdtype(b.dtype, np.floating);
+    np.dtype('float32') == b.dtype; a.dtype.name; b.astype(a.dtype).dtype; np.float32(a[0, 0]);
+    np.int32(7) * i; np.array(3) + a; np.array(3.5) * b; np.float16(2) * b; b * np.array(2.0); b *
+    np.array([2.0])
+sizes as numbers: a.shape[0] * n; a.size / 2; np.prod(a.shape); np.zeros(a.shape[::-1]) + n;
+    np.ones((a.shape[0], 1)) * v; a.reshape(a.size); a.reshape(*a.shape[::-1]);
+    np.arange(a.shape[1]) * v; len(a) * v; np.linspace(0, 1, len(v)) * v; range(len(v))[-1]
+"""
+
 BREAKS = frozenset({
-    "np.bincount(w)", "np.choose(w % 2, [v, v * 2])", "np.from_dlpack(a)", "np.histogram(v)",
-    "np.histogram2d(v, v)", "np.histogramdd(a)", "np.i0(v)", "np.linspace(0, v, 3)",
-    "np.median(a)", "np.median(v)", "np.percentile(v, 30)", "np.put(v, [0, 1], 5.0)",
-    "np.quantile(v, 0.3)", "np.rot90(a)", "np.unique(w)", "np.vander(v)", "np.linalg.cond(s)",
-    "np.linalg.cond(s, 1)", "np.linalg.eig(s)", "np.linalg.eigvals(s)",
-    "np.linalg.lstsq(a, a[:, 0])[0]", "np.linalg.qr(s)", "v.tolist()", "a == None",
-    "a[w[0] % 3]", "a[1:][::-1][0]", "max(v)",
+    "np.bincount(w)", "np.from_dlpack(a)", "np.histogramdd(a)", "np.linspace(0, v, 3)",
+    "np.unique(w)", "np.linalg.eig(s)", "np.linalg.eigvals(s)", "np.linalg.lstsq(a, a[:, 0])[0]",
+    "v.tolist()", "a == None", "max(v)", "np.real_if_close(c)", "np.intersect1d(w, w)",
+    "np.union1d(w, w)", "np.setdiff1d(w, w)", "np.vectorize(lambda x: x + 1)(v)",
+    "np.subtract.at(v, [0], 1)",
+    "np.take(a, 1, mode='clip')", "a[m].mean()", "np.compress(m[0], a, axis=1)",
+    "np.place(a, m, [9.0])", "np.putmask(a, m, 0.0)",
 })  # fmt: skip
 """Calls that break the graph."""
 
-LAYOUTS = frozenset({"np.nonzero(a > 0)", "a[:, [0, 1]]"})
+LAYOUTS = frozenset(
+    {"np.nonzero(a > 0)", "a[:, [0, 1]]", "np.histogram2d(v, v)", "np.nonzero(a)[0]"}
+)
 """Calls whose results lie otherwise in memory; NumPy says of them that no order is promised."""
 
 

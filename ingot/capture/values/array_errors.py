@@ -15,7 +15,7 @@ from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
-from ingot.graph.arrays.private import LINEAR_ALGEBRA_ERRORS, error_state
+from ingot.graph.arrays.private import IS_KNOWN, LINEAR_ALGEBRA_ERRORS, error_state
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -99,6 +99,8 @@ def _raises(_: Any) -> bool:
 def refuse_modes(session: Session) -> None:
     """Breaks the graph where the program has numerical errors raised or handled, and within
     autocast, which NumPy does not know."""
+    if not IS_KNOWN:
+        raise session.unsupported("numpy", "NumPy before version 2")
     if torch.is_autocast_enabled("cpu"):
         raise session.unsupported("mode", "NumPy's functions within autocast")
     if session.guard_derived(_raises, np, ConstSource(np)):

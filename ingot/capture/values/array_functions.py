@@ -31,6 +31,7 @@ from ingot.capture.values.array_operands import (
     tensors_in,
 )
 from ingot.capture.values.array_ufuncs import write_into
+from ingot.capture.values.array_whole_calls import whole_call
 from ingot.capture.values.arrays import (
     CPU,
     ArrayValue,
@@ -84,6 +85,9 @@ class NumpyFunction(BuiltinValue):
         known = called_for_real(session, self.object, args, kwargs)
         if known is not None:
             return known
+        whole = whole_call(session, self.object, args, kwargs)
+        if whole is not None:
+            return whole
         if isinstance(function, FunctionType):
             return session.call(session.builtin(function), args, kwargs)
         return call_as(session, meaning_of(function), function, args, kwargs)
@@ -362,9 +366,10 @@ def _concatenate(
 def _where(
     session: Session, condition: Value, x: Value | None = None, y: Value | None = None
 ) -> Value:
-    mask = tensor_in(session, operand_of(session, condition), np.dtype(bool))
     if x is None or y is None:
-        raise session.unsupported("mask-size", "numpy.where of a condition alone")
+        array = session.call_builtin(np.asarray, condition)
+        return session.call(array.get_attribute(session, "nonzero"), [], {})
+    mask = tensor_in(session, operand_of(session, condition), np.dtype(bool))
     pair = operand_of(session, x), operand_of(session, y)
     wanted = result_dtype(session, pair)
     sides = tensors_in(session, pair, wanted)

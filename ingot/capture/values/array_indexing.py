@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 
 from ingot.capture.meanings import How, means
-from ingot.capture.residual import Call, Constant
+from ingot.capture.residual import Call
 from ingot.capture.results import RECIPES
 from ingot.capture.values.array_operands import (
     Operand,
@@ -42,19 +43,30 @@ class _Index(NamedTuple):
     flipped: tuple[int, ...]
     is_advanced: bool
     is_element: bool  # whether it is of integers alone, one for each dimension
+    is_view: bool  # whether NumPy gives a view: it has no arrays
 
 
-class BackwardsArray(ArrayValue):
-    """A view of an array in which dimensions run backwards, as torch has none. In the graph it is a
-    copy, and neither its memory nor that of the array is written."""
+class CopiedView(ArrayValue):
+    """A view of an array that torch has no view for. In the graph it is a copy, and neither its
+    memory nor that of the array is written. `place` is the index that gives it."""
 
-    __slots__ = ("forwards", "slices")
+    __slots__ = ("forwards", "place")
+
+    def __init__(self, tensor: TensorValue, forwards: ArrayValue, place: Value) -> None:
+        super().__init__(tensor)
+        self.forwards, self.place = forwards, place
+
+
+class BackwardsArray(CopiedView):
+    """One in which dimensions run backwards."""
+
+    __slots__ = ("slices",)
 
     def __init__(
         self, tensor: TensorValue, forwards: ArrayValue, slices: tuple[slice, ...]
     ) -> None:
-        super().__init__(tensor)
-        self.forwards, self.slices = forwards, slices
+        super().__init__(tensor, forwards, ConstantValue(slices))
+        self.slices = slices
 
 
 class _Backwards:
@@ -70,13 +82,11 @@ def _check_written(session: Session, leaves: list[Any]) -> None:
     keys = session.state(_Backwards).keys
     for leaf in leaves:
         if isinstance(leaf, TensorValue) and storage_key(leaf.fake) in keys:
-            raise session.unsupported("numpy", "memory is written that is also seen backwards")
+            raise session.unsupported("numpy", "memory is written that a copied view shows")
 
 
-def _backwards(session: Session, forwards: ArrayValue, dims: tuple[int, ...]) -> ArrayValue:
-    view = forwards.tensor(session)
-    copy = session.call_function(torch.flip, view, session.wrap_constant(dims))
-    assert isinstance(copy, TensorValue)
+def _note_copy(session: Session, view: TensorValue, copy: TensorValue) -> None:
+    """From here on, neither a copy nor what it stands for a view of is written."""
     state = session.state(_Backwards)
     if not state.is_checked:
         session.graph.write_checks.append(_check_written)
@@ -84,14 +94,54 @@ def _backwards(session: Session, forwards: ArrayValue, dims: tuple[int, ...]) ->
     for tensor in (view, copy):
         state.keys[storage_key(tensor.fake)] = tensor
     state.copies[storage_key(copy.fake)] = copy
+
+
+def _selected(session: Session, array: ArrayValue, key: Value, parts: list[Value]) -> ArrayValue:
+    """The part of an array at places that the graph computes."""
+    tensor, dim = array.tensor(session), 0
+    view = tensor
+    for part in parts:
+        if _is_rank_0(part):
+            place = session.call_method("reshape", part, ConstantValue(1))
+            picked = session.call_method("index_select", view, ConstantValue(dim), place)
+            view = session.call_method("squeeze", picked, ConstantValue(dim))  # type: ignore[assignment]
+        elif isinstance(part, SliceValue) and _is_whole(session, part):
+            dim += 1
+        else:
+            raise session.unsupported("numpy", "an index that the graph computes, beside others")
+    _note_copy(session, tensor, view)
+    return CopiedView(view, array, key)
+
+
+def _backwards(session: Session, forwards: ArrayValue, dims: tuple[int, ...]) -> ArrayValue:
+    view = forwards.tensor(session)
+    copy = session.call_function(torch.flip, view, session.wrap_constant(dims))
+    assert isinstance(copy, TensorValue)
+    _note_copy(session, view, copy)
     key = []
     for dim in range(view.fake.dim()):
         key.append(slice(None, None, -1 if dim in dims else None))
     return BackwardsArray(copy, forwards, tuple(key))
 
 
-def _recipe_of_backwards(results: Any, value: BackwardsArray) -> Call:
-    return Call(operator.getitem, (results.recipe(value.forwards), Constant(value.slices)))
+def permuted(session: Session, array: ArrayValue, dims: Sequence[int]) -> ArrayValue:
+    """The view with its dimensions in another order."""
+    forwards = array
+    if isinstance(array, BackwardsArray):
+        forwards = array.forwards
+    order = session.wrap_constant(tuple(dims))
+    view = ArrayValue(session.call_method("permute", forwards.tensor(session), order))  # type: ignore[arg-type]
+    if not isinstance(array, BackwardsArray):
+        return view
+    flipped = []
+    for place, dim in enumerate(dims):
+        if array.slices[dim].step is not None:
+            flipped.append(place)
+    return _backwards(session, view, tuple(flipped))
+
+
+def _recipe_of_view(results: Any, value: CopiedView) -> Call:
+    return Call(operator.getitem, (results.recipe(value.forwards), results.recipe(value.place)))
 
 
 _plain_recipe = RECIPES[ArrayValue]
@@ -100,12 +150,12 @@ _plain_recipe = RECIPES[ArrayValue]
 def _recipe(results: Any, value: ArrayValue) -> Any:
     session = results.session
     if storage_key(value.tensor(session).fake) in session.state(_Backwards).copies:
-        raise session.unsupported("alive-at-break", "a view of an array that is seen backwards")
+        raise session.unsupported("alive-at-break", "a view of a copied view of an array")
     return _plain_recipe(results, value)
 
 
 RECIPES[ArrayValue] = _recipe
-RECIPES[BackwardsArray] = _recipe_of_backwards
+RECIPES[BackwardsArray] = RECIPES[CopiedView] = _recipe_of_view
 
 
 class ReadOnlyArray(ArrayValue):
@@ -252,7 +302,7 @@ def _parts(session: Session, key: Value, rank: int) -> list[Value]:
     return before + whole + after
 
 
-def _index(session: Session, array: ArrayValue, key: Value, writes: bool = False) -> _Index:
+def _index(session: Session, array: ArrayValue, key: Value) -> _Index:
     tensor = array.tensor(session)
     rank = tensor.fake.dim()
     parts = _parts(session, key, rank)
@@ -262,11 +312,6 @@ def _index(session: Session, array: ArrayValue, key: Value, writes: bool = False
         realized = session.realize(key)
         items = realized.items if isinstance(realized, TupleValue) else [realized]
         is_element = not any(map(_is_ellipsis, map(session.realize, items)))
-    if any(map(_is_rank_0, parts)) and not (is_element or writes or any(map(_is_array, parts))):
-        # NumPy gives a view
-        raise session.unsupported(
-            "numpy", "an index that the graph computes, of a part of an array"
-        )
     results: list[Value] = []
     flipped: list[int] = []
     dim = place = 0
@@ -287,7 +332,8 @@ def _index(session: Session, array: ArrayValue, key: Value, writes: bool = False
         place += not is_integer
     if flipped and is_advanced:
         raise session.unsupported("numpy", "arrays and slices that run backwards as indices")
-    return _Index(results, tuple(flipped), is_advanced, is_element)
+    is_view = not is_element and not any(map(_is_array, parts))
+    return _Index(results, tuple(flipped), is_advanced, is_element, is_view)
 
 
 def _forwards(session: Session, part: SliceValue, size: Value) -> SliceValue:
@@ -301,6 +347,35 @@ def _forwards(session: Session, part: SliceValue, size: Value) -> SliceValue:
         bounds = (0, 0, None)
     else:
         bounds = (places[-1], places[0] + 1, -step)
+    return SliceValue(*map(ConstantValue, bounds))
+
+
+def _turned(session: Session, array: BackwardsArray, parts: list[Value]) -> Value | None:
+    """An index of a view that runs backwards as one of what it is a view of; None for arrays and
+    computed numbers."""
+    results: list[Value] = []
+    dim = 0
+    for part in parts:
+        if isinstance(part, (TensorValue, SymIntValue)):
+            return None
+        if _takes(part) and array.slices[dim].step is not None:
+            part = _mirrored(session, part, array.sizes(session)[dim])
+        dim += _takes(part)
+        results.append(part)
+    return TupleValue(results, tuple)
+
+
+def _mirrored(session: Session, part: Value, size: Value) -> Value:
+    """A part of an index counted from the other end."""
+    if not isinstance(part, SliceValue):
+        return ConstantValue(-1 - session.known(part))
+    length = session.known(size)
+    places = range(length)[::-1][slice(*map(session.known, part.bounds))]
+    bounds: tuple[int | None, ...] = (0, 0, None)
+    if places:
+        bounds = (places.start, places.stop, places.step)
+        if places.stop < 0:
+            bounds = (places.start, None, places.step)
     return SliceValue(*map(ConstantValue, bounds))
 
 
@@ -318,8 +393,15 @@ def get_item(session: Session, array: ArrayValue, args: Arguments, kwargs: Keywo
             message = "invalid index to scalar variable."
             raise refused_by_numpy(session, IndexError(message))
         array = ArrayValue(session.call_method("clone", array.tensor(session)))  # type: ignore[arg-type]
+    if isinstance(array, BackwardsArray):
+        parts = _parts(session, key, array.tensor(session).fake.dim())
+        turned = _turned(session, array, parts)
+        if turned is not None and not all(map(_is_integer, parts)):
+            return array.forwards.get_item(session, turned)
     index = _index(session, array, key)
     tensor = array.tensor(session)
+    if index.is_view and any(map(_is_tensor, index.parts)):
+        return _selected(session, array, key, _parts(session, key, tensor.fake.dim()))
     if index.parts:
         result = session.call_function(operator.getitem, tensor, TupleValue(index.parts, tuple))
     else:
@@ -346,7 +428,7 @@ def _apart(session: Session, tensor: TensorValue, written: TensorValue) -> Tenso
 @means(np.ndarray.__setitem__, how=How.METHOD)
 def set_item(session: Session, array: ArrayValue, args: Arguments, kwargs: Keywords) -> Value:
     key, value = args
-    tensor, index = array.tensor(session), _index(session, array, key, writes=True)
+    tensor, index = array.tensor(session), _index(session, array, key)
     dtype = array.dtype(session)
     operand = operand_of(session, value)
     if operand.number is not None:
@@ -373,3 +455,23 @@ def _refuse_number(session: Session, operand: Operand, dtype: Any) -> None:
         raise refused_by_numpy(session, TypeError(message))
     if operand.strong.kind == "f" and dtype.kind in "iu" and not np.isfinite(number):
         raise refused_by_numpy(session, ValueError("cannot convert float NaN to integer"))
+
+
+def accumulate(session: Session, array: ArrayValue, key: Value, value: Value) -> None:
+    """Adds to elements, to one that is named several times as often."""
+    tensor, index = array.tensor(session), _index(session, array, key)
+    operand, dtype = operand_of(session, value), array.dtype(session)
+    parts = list(index.parts)
+    while parts and _is_whole(session, parts[-1]):
+        parts.pop()
+    fits = operand.number is not None or np.can_cast(operand.strong, dtype, "same_kind")
+    if not parts or not fits or not all(map(_is_tensor, parts)):
+        raise session.unsupported("numpy", "numpy.add.at in this form")
+    result = _apart(session, tensor_in(session, operand, dtype), tensor)
+    indices = TupleValue(parts, tuple)
+    session.call_method("index_put_", tensor, indices, result, ConstantValue(True))
+
+
+def _is_whole(session: Session, part: Value) -> bool:
+    """Whether it is the slice of all."""
+    return isinstance(part, SliceValue) and not any(map(session.known, part.bounds))

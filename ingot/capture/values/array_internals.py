@@ -148,6 +148,9 @@ class ConverterValue(Value):
     def get_item(self, session: Session, key: Value) -> Value:
         return _as_array(session, self.args[session.known(key)])
 
+    def iterate(self, session: Session) -> Value:
+        return session.iterate(TupleValue(map(partial(_as_array, session), self.args), tuple))
+
     def method_as_arrays(
         self, session: Session, subok: Value | None = None, pyscalars: Value | None = None
     ) -> Value:

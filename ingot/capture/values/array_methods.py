@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from ingot.capture.meanings import How, means
 from ingot.capture.values.array_functions import dot_rule
-from ingot.capture.values.array_indexing import ReadOnlyArray
+from ingot.capture.values.array_indexing import ReadOnlyArray, permuted
 from ingot.capture.values.array_operands import (
     as_dtype,
     asked_numpy,
@@ -146,18 +147,20 @@ def _flatten(session: Session, array: ArrayValue, order: Value | None = None) ->
 @_method("transpose")
 def _transpose(session: Session, array: ArrayValue, *axes: Value) -> Value:
     if not axes or is_none(axes[0]):
-        return array.get_attribute(session, "T")
+        return permuted(session, array, list(reversed(range(array.tensor(session).fake.dim()))))
     dims = []
     for axis in _integers(session, axes):
-        dims.append(ConstantValue(int(session.integer(axis))))
-    return _view(
-        session, session.call_method("permute", array.tensor(session), TupleValue(dims, tuple))
-    )
+        dims.append(int(session.integer(axis)))
+    return permuted(session, array, dims)
 
 
 @_method("swapaxes")
 def _swapaxes(session: Session, array: ArrayValue, axis1: Value, axis2: Value) -> Value:
-    return _view(session, session.call_method("transpose", array.tensor(session), axis1, axis2))
+    rank = array.tensor(session).fake.dim()
+    dims = list(range(rank))
+    ((first,), (second,)) = map(partial(axes_of, session, rank=rank, instead=None), (axis1, axis2))
+    dims[first], dims[second] = second, first
+    return permuted(session, array, dims)
 
 
 @_method("squeeze")
@@ -531,4 +534,9 @@ def _put(
     values: Value,
     mode: Value | None = None,
 ) -> Value:
-    raise session.unsupported("numpy", "numpy.put")
+    if mode is not None and session.known(mode) != "raise":
+        raise session.unsupported("numpy", f"numpy.put(mode={session.known(mode)!r})")
+    if isinstance(indices, (TupleValue, ListValue)):
+        indices = session.call_builtin(np.array, indices)
+    array.get_attribute(session, "flat").set_item(session, indices, values)
+    return NONE

@@ -111,7 +111,7 @@ WRAPPERS[np.dtype] = wrap_as_constant
 @means(np.generic, how=How.INSTANCE)
 def _make_number(session: Session, cls: Any, args: Arguments, kwargs: Keywords) -> Value:
     """np.float32(x) and the like."""
-    if kwargs or not issubclass(cls, (np.floating, np.integer, np.bool)) or len(args) > 1:
+    if kwargs or not issubclass(cls, (np.floating, np.integer, np.bool_)) or len(args) > 1:
         raise session.unsupported("construction", f"a numpy.{cls.__name__} is made")
     values = list(map(session.realize, args))
     if values and not values[0].is_constant():

@@ -81,10 +81,10 @@ def operand_of(session: Session, value: Value) -> Operand:
         number = value.constant()
     except NotConstant:
         number = None
-    if isinstance(number, (np.number, np.bool)) and number.dtype in NUMPY_DTYPES.values():
+    if isinstance(number, (np.number, np.bool_)) and number.dtype in NUMPY_DTYPES.values():
         return Operand(number.dtype, number=number)
     if type(number) is bool:
-        return Operand(np.dtype(bool), number=np.bool(number))
+        return Operand(np.dtype(bool), number=np.bool_(number))
     if type(number) in _WEAK:
         return Operand(type(number), number=number)
     raise session.unsupported("numpy", f"a function of NumPy is given {value.describe()}")

@@ -18,6 +18,7 @@ import torch
 from ingot.capture.guards import Kind
 from ingot.capture.sources import Source
 from ingot.capture.values.array_errors import handler_of, refuse_modes
+from ingot.capture.values.array_indexing import accumulate
 from ingot.capture.values.array_operands import (
     Operand,
     as_dtype,
@@ -194,6 +195,8 @@ def _loop(
                 named["signature"] = (None,) * ufunc.nin + (dtype,) * ufunc.nout
         elif name == "casting":
             named["casting"] = session.known(value)
+        elif name == "axis" and ufunc.signature is not None and session.known(value) == -1:
+            continue
         elif name not in ("order", "subok"):
             raise session.unsupported("numpy", f"numpy.{ufunc.__name__}({name}=...)")
     if named.get("casting") is None:
@@ -517,4 +520,7 @@ def _outer(
 def _at(
     ufunc_value: UfuncValue, session: Session, array: Value, key: Value, other: Value | None = None
 ) -> Value:
-    raise session.unsupported("numpy", f"numpy.{ufunc_value.object.__name__}.at")
+    if ufunc_value.object is not np.add or type(array) is not ArrayValue or other is None:
+        raise session.unsupported("numpy", f"numpy.{ufunc_value.object.__name__}.at")
+    accumulate(session, array, key, other)
+    return NONE

@@ -241,17 +241,17 @@ class ArrayValue(OutsideOrMade):
 
     # -- elements ----------------------------------------------------------------------------------
 
-    def _by_method(self, session: Session, name: str, *args: Value) -> Value:
+    def by_method(self, session: Session, name: str, *args: Value) -> Value:
         meaning = stated(vars(np.ndarray)[name])
         assert meaning is not None
         result: Value = meaning.rule(session, self, list(args), {})
         return result
 
     def get_item(self, session: Session, key: Value) -> Value:
-        return self._by_method(session, "__getitem__", key)
+        return self.by_method(session, "__getitem__", key)
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
-        self._by_method(session, "__setitem__", key, value)
+        self.by_method(session, "__setitem__", key, value)
 
     def iterate(self, session: Session) -> Value:
         if self.tensor(session).fake.dim() == 0:
@@ -471,10 +471,9 @@ def _size(session: Session, array: ArrayValue) -> Value:
 
 
 def _transposed(session: Session, array: ArrayValue) -> Value:
-    tensor = array.tensor(session)
-    dims = map(ConstantValue, reversed(range(tensor.fake.dim())))
-    view = session.call_method("permute", tensor, TupleValue(dims, tuple))
-    return type(array)(view)  # type: ignore[arg-type]
+    if isinstance(array, ScalarValue):
+        return array
+    return array.by_method(session, "transpose")
 
 
 def _matrix_transposed(session: Session, array: ArrayValue) -> Value:

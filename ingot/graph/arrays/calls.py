@@ -104,6 +104,11 @@ def _run(
         results = ufunc(*arrays, **named)
     if not isinstance(results, tuple):
         results = (results,)
+    return as_tensors(results)
+
+
+def as_tensors(results: Sequence[Any]) -> tuple[Tensor, ...]:
+    """What NumPy gave, in rows."""
     return tuple(map(_as_tensor, results))
 
 

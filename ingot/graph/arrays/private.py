@@ -46,6 +46,8 @@ clip = _find(UNIVERSAL, "clip")
 error_state: contextvars.ContextVar[Any] = getattr(
     module_of(UNIVERSAL), "_extobj_contextvar", contextvars.ContextVar("missing")
 )
+IS_KNOWN = int(np.__version__.partition(".")[0]) >= 2
+"""Whether types of results are those of NumPy 2."""
 dispatcher_type = type(np.prod)
 """The type of functions that look for `__array_function__` first."""
 
