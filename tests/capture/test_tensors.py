@@ -133,11 +133,11 @@ def loop_over_data(x: Tensor, y: Tensor) -> Any:
     return x
 
 
-@broken("numpy")
+@whole
 def numpy_of_a_tensor(x: Tensor, y: Tensor) -> Any:
     a = x.numpy()
     z = torch.from_numpy(a) + 1
-    return z, a.shape, a.dtype.name, y.detach().cpu().numpy().sum().item()
+    return z, a.shape, a.dtype.name, y.detach().cpu().numpy().max().item()
 
 
 @broken("")
