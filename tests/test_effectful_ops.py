@@ -442,9 +442,53 @@ def test_a_missing_formula_is_eagers_error():
 
     without_formula.register_fake(torch.empty_like)
     x = torch.ones(3, requires_grad=True)
-    for function in (without_formula, ingot.compile(lambda x: without_formula(x))):
-        with pytest.raises(RuntimeError, match="register_autograd"):
-            function(x).sum().backward()
+    compiled = ingot.compile(lambda x: (without_formula(x), x * 2), fullgraph=True)
+    with pytest.raises(RuntimeError, match="register_autograd"):
+        without_formula(x).sum().backward()
+    result, other = compiled(x)
+    assert result.requires_grad
+    with pytest.raises(RuntimeError, match="register_autograd"):
+        result.sum().backward()
+    other.sum().backward()
+    assert torch.equal(x.grad, torch.full((3,), 2.0))
+
+
+def _tripled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+def test_a_backward_that_writes_what_others_see_is_left_to_eager():
+    def scaled_in_place(ctx, gradient):
+        return gradient.mul_(3)
+
+    def scaled_input(ctx, gradient):
+        with torch.no_grad():
+            ctx.saved_tensors[0].detach().mul_(2)
+        return gradient * 3
+
+    def setup(ctx, inputs, output):
+        ctx.save_for_backward(inputs[0])
+
+    for backward in (scaled_in_place, scaled_input):
+        name = f"ingot_tests::{backward.__name__}"
+        op = torch.library.custom_op(
+            name, lambda x: x * 3, mutates_args=(), schema="(Tensor x) -> Tensor"
+        )
+        op.register_fake(torch.empty_like)
+        op.register_autograd(backward, setup_context=setup)
+
+        def program(x, op=op):
+            return op(x)
+
+        with pytest.raises(ingot.GraphBreakError, match="a backward writes"):
+            ingot.compile(program, fullgraph=True)(torch.ones(3, requires_grad=True))
+        seen = []
+        for function in (program, ingot.compile(program)):
+            x, gradient = torch.ones(3, requires_grad=True), torch.ones(3)
+            given = x * 1
+            found = torch.autograd.grad(function(given), x, gradient)
+            seen.append((found, gradient, given.detach()))
+        torch.testing.assert_close(seen[0], seen[1])
 
 
 def test_batches_and_kernels_by_device():

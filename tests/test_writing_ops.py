@@ -10,7 +10,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 import ingot
-from tests.writing_ops import OPS, WITHOUT_GRADIENTS, Op, listed, nested, ops, scale, several
+from tests.writing_ops import DIFFERENTIATED_INSIDE, OPS, Op, listed, nested, ops, scale, several
 
 
 def _local(op: Op, x: Tensor) -> Any:
@@ -132,10 +132,13 @@ def _run(function: Any, x: Tensor, gradients: bool) -> Any:
     results = _tensors(function(given))
     differentiable = [r for r in results if r.requires_grad]
     found = []
+    memory: list[Any] = []
     if differentiable:
         total = sum(r.square().sum() for r in differentiable)
-        found += torch.autograd.grad(total, [leaf], allow_unused=True)
-    memory = []
+        try:
+            found += torch.autograd.grad(total, [leaf], allow_unused=True)
+        except RuntimeError as error:  # it has no formula
+            memory.append(str(error))
     for r in (given, *results):
         same = [r is other or r.untyped_storage()._cdata == other.untyped_storage()._cdata
                 for other in (given, *results)]  # fmt: skip
@@ -157,6 +160,10 @@ def _same(function: Any, inputs: list[Tensor], gradients: bool, **options: Any) 
 @pytest.mark.parametrize("name", OPS)
 def test_writes_are_eagers(name, use):
     op = OPS[name]
+    try:
+        op(torch.ones(4, 5), torch.ones(4, 5))
+    except IndexError:
+        pytest.skip("torch 2.11 cannot call such an op with arguments left out")
 
     def program(x):
         return use(op, x)
@@ -164,7 +171,7 @@ def test_writes_are_eagers(name, use):
     x = torch.linspace(-1, 2, 20).view(4, 5)
     _same(program, [x, x + 1], False)
     _same(program, [x, torch.linspace(-1, 1, 42).view(6, 7)], False, dynamic=True)
-    if name not in WITHOUT_GRADIENTS or use is _without_gradients:
+    if name not in DIFFERENTIATED_INSIDE or use is _without_gradients:
         _same(program, [x, x + 1], True)
 
 

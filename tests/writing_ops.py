@@ -200,8 +200,7 @@ try:
 except IndexError:  # torch 2.11, in which eager cannot do without the argument
     del OPS["optional left out"]
 
-WITHOUT_GRADIENTS = {
-    "a result", "results in a list", "nested results", "itself as result", "an overload", "out",
-    "without a fake", "itself and a result",
+DIFFERENTIATED_INSIDE = {
+    "itself as result", "an overload", "out", "without a fake", "itself and a result",
 }  # fmt: skip
-"""Those that autograd cannot pass, or of which eager differentiates what they do inside."""
+"""Those without an autograd formula, of which eager differentiates what they do."""

@@ -519,6 +519,11 @@ class AtenTracer(Mode):
         """The inputs that were written, by their position."""
         return [(t.storage.position, t) for t in self._inputs if t.storage.version]  # type: ignore[misc]
 
+    @property
+    def input_versions(self) -> list[int]:
+        """How often each input was written so far."""
+        return [t.storage.version for t in self._inputs]
+
     def output(self, value: Any) -> OutputSpec:
         """How an output of the program lies in memory."""
         if not isinstance(value, FakeTensor):

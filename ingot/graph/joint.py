@@ -208,6 +208,7 @@ def _trace_forward(gm: GraphModule, fakes: Sequence[Any], recorder: AtenTracer) 
 _WHATEVER_THE_VALUES = (
     "backward through the graph a second time",
     "modified by an inplace operation",
+    "no autograd formula was registered",  # of a custom op
 )
 """In errors that autograd raises for what the program did, as opposed to what a formula found."""
 
@@ -259,7 +260,12 @@ def _trace(
         requiring = _requiring_gradients(forward.leaves)
         if choice.inputs is not None:
             requiring = [k for k in requiring if k in choice.inputs]
+        written = recorder.input_versions
         gradients = _gradients(heads, at(forward.leaves, requiring), tangents)
+        if recorder.input_versions != written:
+            raise unsupported(
+                "op-writes", "a backward writes an input of the program, or a gradient it is given"
+            )
     reads = readable.reads()
     aten = recorder.finish([*forward.returned, *present(gradients)])
     placeholders_first(aten.graph)
