@@ -394,6 +394,9 @@ def _run_contraction(
 def _run_library(
     node: Library, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
 ) -> None:
+    for written in node.mutates:
+        if written not in memory:
+            memory[written] = new_storage(graph.buffers[written], sizes)
     args, kwargs = _materialize((node.args, node.kwargs), memory, sizes)
     if node.out is not None:
         outs = []

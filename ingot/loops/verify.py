@@ -47,9 +47,13 @@ def verify(graph: LoopGraph, stage: str = "lower") -> None:
         check = _Check(graph, stage, node, sizes)
         check.require(node.name not in node_names, "the name is used twice")
         node_names.add(node.name)
+        written: set[str] = set()
+        if isinstance(node, Library):
+            written.update(node.mutates)
         for name in sorted(node.reads()):
             check.require(name in graph.buffers, f"{name} is not a buffer")
-            check.require(name in ready, f"{name} is read before it is written")
+            is_ready = name in ready or name in written  # as torch.empty gives it
+            check.require(is_ready, f"{name} is read before it is written")
         check.run()
         ready.update(node.writes())
     for copies in graph.copies:

@@ -54,6 +54,12 @@ def _read_afterwards(x):
     return y + z
 
 
+def _uninitialized(x):
+    y = torch.empty_like(x)
+    several(x, x, y)
+    return y
+
+
 def _old_value_returned(x):
     y = x.sin()
     z = y.clone()
@@ -75,6 +81,7 @@ KERNELS = {
     _itself: 0,
     _read_before: 1,
     _read_afterwards: 3,
+    _uninitialized: 0,
     _old_value_returned: 1,  # it writes both
     _copied_and_returned: 1,
 }

@@ -68,31 +68,27 @@ def call_functional(
     lw: Lowering,
     form: FunctionalForm,
     outs: Sequence[Spec | None],
-    arguments: tuple[Any, ...],
+    memory: Sequence[LoopTensor],
+    arguments: Sequence[Any],
     binds: tuple[tuple[Symbol, int, int], ...],
 ) -> tuple[LoopTensor | None, ...]:
-    """Call a foreign op with copies of the bases whose memory it writes, and give its results and
-    the copies. `schedule.in_place` finds which copies need not be made."""
-    bases, windows, args, kwargs = arguments
-    count = len(outs) - len(bases)
-    copies = []
-    for base, spec in zip(bases, outs[count:]):
-        assert spec is not None
-        copies.append(lw.duplicate(base, spec))
+    """Call a foreign op with copies of the bases, `memory`, which it writes, and give its results
+    and these."""
+    windows, args, kwargs = arguments
 
     def argument(leaf: Any) -> Any:
         if isinstance(leaf, Window):
             number, sizes, strides, offset, dtype = windows[leaf.number]
-            buffer = copies[number].buffer or ""
+            buffer = memory[number].buffer or ""
             return View(buffer, exprs(sizes), exprs(strides), as_expr(offset), dtype)
         return leaf
 
     args, kwargs = laid_out(lw, tuple(args)), laid_out(lw, kwargs)
     args, kwargs = map_leaves(argument, (args, kwargs))
-    written = tuple(map(attrgetter("buffer"), copies))
-    specs = lw.with_users(outs)[:count]
+    written = tuple(map(attrgetter("buffer"), memory))
+    specs = lw.with_users(outs)[: len(outs) - len(memory)]
     results = lw.call(form.function, specs, args, kwargs, binds=binds, mutates=written)
-    return (*results, *copies)
+    return (*results, *memory)
 
 
 def _allocates_well(lw: Lowering, spec: Spec) -> bool:

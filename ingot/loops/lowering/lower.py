@@ -165,10 +165,17 @@ class _Walk:
     def functional(self, node: torch.fx.Node, form: FunctionalForm) -> Any:
         """A call of a foreign op that writes its arguments: it is given copies of what it writes
         (see `schedule.in_place`)."""
-        arguments, _ = self.laid_as_in_eager(node, self.value_of(node.args), {})
+        (bases, *arguments), _ = self.laid_as_in_eager(node, self.value_of(node.args), {})
         outs = _specs(node.meta["val"], None)
         self.lw.used = _used_results(node, outs)
-        return call_functional(self.lw, form, outs, arguments, self.bindings(node))
+        memory = []
+        owners: Any = node.args[0]
+        for owner, base, spec in zip(owners, bases, outs[len(outs) - len(bases) :]):
+            if owner.target in _UNINITIALIZED:
+                memory.append(stored(self.lw.new_buffer(spec, spec.strides), spec))
+            else:
+                memory.append(self.lw.duplicate(base, spec))
+        return call_functional(self.lw, form, outs, memory, arguments, self.bindings(node))
 
     def bindings(self, node: torch.fx.Node) -> tuple[tuple[Symbol, int, int], ...]:
         """The symbols that a node binds, in each form that they are named by, and where."""
@@ -477,6 +484,12 @@ class _Walk:
             if load.attrs[0] in written and (load.attrs[0] != target or load.attrs[1] is not own):
                 return True
         return False
+
+
+_UNINITIALIZED = {
+    aten.empty.memory_format, aten.empty_strided.default, aten.new_empty_strided.default,
+}  # fmt: skip
+"""Ops whose results hold anything."""
 
 
 def _reads_part(node: torch.fx.Node) -> bool:
