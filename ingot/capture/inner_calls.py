@@ -6,6 +6,7 @@ whether tensors are near at hand: to capture what has none, an import for exampl
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
@@ -82,7 +83,34 @@ def _call_if_disabled(function: FunctionType, *parameters: Any) -> Any:
     return _native.NULL
 
 
-def _on_frame(function: FunctionType) -> Callable[..., Any] | None:
+_MOVES = """
+    BUILD_LIST BUILD_TUPLE CACHE COPY COPY_FREE_VARS EXTENDED_ARG IS_OP JUMP_FORWARD LOAD_ATTR
+    LOAD_CLOSURE LOAD_CONST LOAD_DEREF LOAD_FAST LOAD_FAST_CHECK LOAD_FAST_LOAD_FAST LOAD_GLOBAL
+    MAKE_CELL NOP POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_IF_NONE
+    POP_JUMP_IF_NOT_NONE POP_TOP RESUME RETURN_CONST RETURN_VALUE STORE_ATTR STORE_DEREF STORE_FAST
+    STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST SWAP
+"""
+"""Instructions that only put objects elsewhere; those of all versions of Python."""
+
+_MOVE_CODES = set(map(dis.opmap.get, _MOVES.split()))
+_FACTS = {"device", "dtype", "is_leaf", "layout", "ndim", "requires_grad", "shape"}
+
+
+def _only_moves(code: CodeType) -> bool:
+    """Whether a function has nothing for a graph, whatever its arguments are.
+
+    It calls nothing and reads one attribute at most: a property is a frame of its own, but two of
+    them might be one graph. Some attributes of tensors are computed."""
+    codes = code.co_code[::2]
+    if codes.count(dis.opmap["LOAD_ATTR"]) > 1 or not _MOVE_CODES.issuperset(codes):
+        return False
+    for name in code.co_names:
+        if name not in _FACTS and hasattr(torch.Tensor, name):
+            return False
+    return True
+
+
+def _on_frame(function: FunctionType) -> Any:
     """Decides about a code object that was not met before. Marks are of one function, and others
     may share its code: they are looked for at each call."""
     code, module = function.__code__, function.__globals__.get("__name__", "")
@@ -98,6 +126,9 @@ def _on_frame(function: FunctionType) -> Callable[..., Any] | None:
     if module.startswith("torch.nn.modules.") and code.co_name == "forward":
         return _call
     if not is_trusted(module):
+        if _only_moves(code):
+            _native.set_code_entry(code, _call, True)
+            return _native.NULL  # which leaves that as it is
         return _call
     if module == WRAPPERS or why_disabled(function):
         return _call_if_disabled

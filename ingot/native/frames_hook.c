@@ -93,6 +93,7 @@ static int decide(PyCodeObject *code, PyObject *entry) {
 #define PATIENCE 5    /* idle calls before the first rest */
 #define COMPILATION 4 /* is as bad as so many idle calls */
 #define LONGEST 1024  /* frames */
+#define FOR_EVER UINT_MAX
 
 /* Counts a call of the tensor entry, which ran a graph or else cost as much as `idle` calls. */
 static void count_look(Decision *decision, bool has_graph, unsigned idle) {
@@ -320,7 +321,7 @@ static PyObject *known_entry(PyObject *capturer, const Frame *frame) {
 static PyObject *call_tensor_entry(Decision *decision, PyFunctionObject *function, Frame *frame) {
     bool near = false, marked = is_marked(function);
     if (decision->rest > 0)
-        decision->rest--;
+        decision->rest -= decision->rest != FOR_EVER;
     else
         near = has_tensors_near(function, frame);
     if (!(near || marked) || is_torchs())
@@ -500,7 +501,8 @@ static PyObject *set_tensor_entry(PyObject *Py_UNUSED(module), PyObject *args) {
 
 static PyObject *set_code_entry(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *code, *entry;
-    if (!PyArg_ParseTuple(args, "O!O:set_code_entry", &PyCode_Type, &code, &entry))
+    int rests = false;
+    if (!PyArg_ParseTuple(args, "O!O|p:set_code_entry", &PyCode_Type, &code, &entry, &rests))
         return NULL;
     bool absent = IS_NULL(entry) || entry == Py_None;
     if (!absent && check_entry(entry) < 0)
@@ -510,6 +512,7 @@ static PyObject *set_code_entry(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!IS_NULL(entry)) {
         if (decide((PyCodeObject *)code, absent ? NULL : entry) < 0)
             return NULL;
+        decision_of((PyCodeObject *)code)->rest = rests ? FOR_EVER : 0;
     } else {
         Decision *decision = decision_of((PyCodeObject *)code);
         if (decision != NULL)
@@ -576,14 +579,14 @@ static PyMethodDef methods[] = {
      "place of it, it is called for any function\nwhose `__dict__` has the mark. Where its calls "
      "run no graph, the frames of this code run as they are for a while."},
     {"set_code_entry", set_code_entry, METH_VARARGS,
-     "set_code_entry(code, entry)\n\n"
+     "set_code_entry(code, entry, rests=False)\n\n"
      "entry(function, *parameters) is called in place of each frame of this code that starts in an "
      "active thread,\nbut for those that are nested hundreds deep: "
      "every\nparameter by position, *args as a tuple, **kwargs as a dict. What it returns or "
      "raises, the call returns "
      "or "
      "raises;\nNULL: the frame runs as it is. None for an entry: they all run as they are; NULL: "
-     "nothing is decided.\n"
+     "nothing is decided. rests: the tensor entry is called for marked functions alone.\n"
      "The code owns the entry, and no collector sees that: an entry that owns the code is never "
      "freed."},
     {"code_entry", code_entry, METH_O,

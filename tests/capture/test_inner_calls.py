@@ -17,7 +17,7 @@ from ingot import compiler as compilers
 from ingot.native import _native
 from tests.tracked import Tracked
 
-X = torch.linspace(-2, 2, 8)
+X, SQUARE = torch.linspace(-2, 2, 8), torch.eye(3)
 pytestmark = pytest.mark.usefixtures("without_gradients")
 
 
@@ -139,6 +139,70 @@ def test_a_function_that_begins_to_compute_is_found_again() -> None:
         tracked(X)
     assert graphs(tracked, "maybe") == 1
     assert looks(maybe) - before > 1000  # no rest any more
+
+
+class Box:
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def mark(self, label: str | None) -> None:
+        self.labels, self.label = [label], label
+        if label is None:
+            self.labels = []
+
+    @property
+    def held(self) -> Tensor:
+        return self.tensor
+
+    @property
+    def turned(self) -> Tensor:
+        return self.tensor.T
+
+    @property
+    def both(self) -> Any:
+        return self.doubled, self.doubled
+
+    @property
+    def doubled(self) -> Tensor:
+        return self.tensor * 2
+
+    def again(self) -> Tensor:
+        return self.doubled
+
+
+def test_a_function_that_only_moves_objects_is_never_looked_at() -> None:
+    def dimensions(tensor: Tensor) -> Any:
+        return tensor.shape
+
+    def work() -> Any:
+        box = Box(SQUARE)
+        box.mark("label")
+        return [dimensions(box.held), box.turned, box.both, box.again()]
+
+    tracked = Tracked(program_around(work), backend="eager")
+    for _ in range(3):
+        tracked(X)
+    held, turned, both = (vars(Box)[name].fget for name in ("held", "turned", "both"))
+    assert [looks(moving) for moving in (Box.mark, held, dimensions, Box.again)] == [0] * 4
+    assert [looks(other) for other in (turned, both)] == [3, 3]
+    assert graphs(tracked, "both") == 1  # of both properties
+    assert graphs(tracked, "doubled") == 1
+
+
+def test_marks_of_a_function_that_only_moves_objects() -> None:
+    def read(box: Box) -> Any:
+        return box.doubled
+
+    def work() -> Any:
+        return read(Box(X))
+
+    vars(read)["_torchdynamo_disable"] = True
+    tracked = Tracked(program_around(work), backend="eager")
+    tracked(X)
+    assert graphs(tracked, "doubled") == 0
+    vars(read).clear()
+    tracked(X)
+    assert graphs(tracked, "doubled") == 1
 
 
 def test_what_a_resting_function_calls_is_captured() -> None:
