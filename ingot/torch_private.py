@@ -355,6 +355,7 @@ def substitutes_of_torch() -> dict[Any, Any]:
 
 # -- classes, and methods of them ------------------------------------------------------------------
 
+CachingTorchDispatchMode = find("torch.utils.checkpoint._CachingTorchDispatchMode")
 DecoratorContextManager = find("torch.utils._contextlib._DecoratorContextManager")
 LazyGraphModule = find("torch.fx._lazy_graph_module._LazyGraphModule", ALL)
 NoParamDecoratorContextManager = find("torch.utils._contextlib._NoParamDecoratorContextManager")

@@ -8,7 +8,7 @@ the decomposition runs.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -63,6 +63,7 @@ from ingot.graph.schemas import (
     run_composite,
     written,
 )
+from ingot.graph.selective import is_saved
 from ingot.graph.symbolic_views import from_start, slice_from_start
 from ingot.graph.symbols import to_expr
 from ingot.graph.wrappers import dispatched, wrapper_classes
@@ -107,6 +108,7 @@ class AtenTracer(Mode):
         self.where = ""
         self._default_dtype = torch.get_default_dtype()  # that of what runs the graph
         self.region: int | None = None  # the checkpointed region that runs, or BEHIND
+        self.policy: Callable[..., Any] | None = None  # of the region: what is saved of it
         self._tracked: dict[int, Tracked] = {}  # by id of the fake, which the Tracked keeps alive
         self._placeholders: list[Node] = []
         self._inputs: list[Tracked] = []
@@ -454,6 +456,8 @@ class AtenTracer(Mode):
         node.meta["where"] = self.where
         if self.region is not None:
             node.meta["region"] = self.region
+            if self.policy is not None and is_saved(self.policy, node):
+                node.meta["saved"] = True
         if state is not None:
             node.meta["state"] = state
         if may_raise(target, args, value):

@@ -8,8 +8,9 @@ must not run twice (it draws random numbers, or a library computes it) cannot be
 the cut. One that is there costs a share of its size: of what takes about the same memory, what
 takes less work is chosen.
 
-In a checkpointed region nothing is saved but what is read outside of it, and small reductions that
-comparisons depend on, which must be decided alike in both. The backward computes the region from
+In a checkpointed region nothing is saved but what is read outside of it, what a policy of the
+program's says, and small reductions that comparisons depend on, which must be decided alike in
+both. The backward computes the region from
 there, right before it is needed, and draws again what it draws there.
 """
 
@@ -321,7 +322,7 @@ class _Costs:
 
     def _is_rerun(self, node: Node) -> bool:
         """Whether a value is computed again with its checkpointed region, whatever that costs."""
-        if not _is_checkpointed(node):
+        if not _is_checkpointed(node) or "saved" in node.meta:
             return False
         if node not in self._varying:
             return True

@@ -74,7 +74,7 @@ def values_of(
     for node in nodes:
         safe_point()
         tracer.where = tracer.context.shapes.where = node.meta.get("where", "")
-        tracer.region = node.meta.get("region")
+        tracer.region, tracer.policy = node.meta.get("region"), node.meta.get("policy")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
         try:
             if node.op == "placeholder":

@@ -9,12 +9,14 @@ itself: into `.grad` of all leaves, and only if an argument requires a gradient.
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointFunction, check_backward_validity, checkpoint
 
+from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
 from ingot.capture.values.autograd_functions import (
     are_new,
@@ -25,12 +27,14 @@ from ingot.capture.values.autograd_functions import (
 from ingot.capture.values.base import Arguments, Keywords, Value, map_values, positions
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.partials import PartialValue
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import GradientQuestions, TensorValue
 from ingot.capture.values.tensor_lists import is_tracked, tensors_in
 from ingot.errors import Unsupported
 from ingot.graph.custom import Reentrant
 from ingot.graph.fakes import storage_key
+from ingot.torch_private import CachingTorchDispatchMode
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -51,7 +55,9 @@ def _plain_call(
     if reentrant is None:  # of which torch warns
         return None
     keywords = _function_keywords(kwargs)
-    if (reentrant and keywords) or "context_fn" in keywords or "debug" in keywords:
+    if not reentrant:
+        keywords.pop("context_fn", None)  # it says what is saved
+    if (reentrant and keywords) or "debug" in keywords:
         raise session.unsupported(
             "checkpoint", "torch.utils.checkpoint with options that do more than call"
         )
@@ -84,22 +90,49 @@ def _call(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         )
     options = map_values(ConstantValue, _DEFAULTS) | kwargs
     keywords = _function_keywords(kwargs)
-    if (
-        "context_fn" in keywords
-        or "debug" in keywords
-        or session.known(options["determinism_check"]) not in _CHECKS
-    ):
+    policy = _policy(session, keywords.pop("context_fn", None))
+    if "debug" in keywords or session.known(options["determinism_check"]) not in _CHECKS:
         raise session.unsupported(
             "checkpoint", "torch.utils.checkpoint with options that do more than call"
         )
-    return _region(session, args, keywords, bool(session.known(options["preserve_rng_state"])))
+    keeps_numbers = bool(session.known(options["preserve_rng_state"]))
+    return _region(session, args, keywords, keeps_numbers, policy)
+
+
+def _policy(session: Session, context_fn: Value | None) -> Any:
+    """What says of each op whether the forward saves its result: the policy of
+    `create_selective_checkpoint_contexts`, which `context_fn` is called for; None if there is
+    none."""
+    if context_fn is None:
+        return None
+    contexts = session.python(_real(session, context_fn))
+    if isinstance(contexts, tuple) and isinstance(contexts[0], CachingTorchDispatchMode):
+        return contexts[0].policy_fn
+    raise session.unsupported(
+        "checkpoint", "torch.utils.checkpoint with contexts of the program's own"
+    )
+
+
+def _real(session: Session, value: Value) -> Any:
+    """The object of a function that existed before the call, or of a partial of such."""
+    value = session.realize(value)
+    if isinstance(value, PartialValue) and value.source is None:
+        real = partial(_real, session)
+        named = map_values(real, session.entries_of(value.named))
+        return partial(real(value.function), *map(real, value.args), **named)
+    if isinstance(value, (FunctionValue, PartialValue)) and value.source is not None:
+        session.guard(value.source, Kind.IDENTITY, value.object)
+        return value.object
+    return session.known(value)
 
 
 _CHECKPOINT = inspect.unwrap(checkpoint)
 _CHECKS = ("default", "none")
 
 
-def _region(session: Session, args: Arguments, kwargs: Keywords, keeps_numbers: bool) -> Value:
+def _region(
+    session: Session, args: Arguments, kwargs: Keywords, keeps_numbers: bool, policy: Any = None
+) -> Value:
     """The call, as a region of the graph. What eager would do twice is left to eager."""
     recorder = session.graph
     before, effects, draws = recorder.last, session.effects.mark(), recorder.context.draws
@@ -132,6 +165,8 @@ def _region(session: Session, args: Arguments, kwargs: Keywords, keeps_numbers: 
         )
     for node in nodes:
         node.meta["region"] = recorder.steps
+        if policy is not None:
+            node.meta["policy"] = policy
     return result
 
 
