@@ -69,6 +69,9 @@ Run = Callable[[ContentOf], Value]
 """Carries out a call of torch's, given what stands for its arguments."""
 
 
+_NO_OBJECTS = frozenset({TensorValue, ConstantValue})
+
+
 class Overrides:
     """Who is asked: the modes that the program has entered, the innermost last, and subclasses,
     unless they are off."""
@@ -98,7 +101,12 @@ class Overrides:
 
 def is_overridden(session: Session, values: Iterable[Value]) -> bool:
     """Whether a call of torch's with these arguments is to go through `torch_call`."""
-    return session.overrides.has_modes or any(map(holds_object, values))
+    if session.overrides.modes and session.overrides.has_modes:
+        return True
+    for value in values:
+        if type(value) not in _NO_OBJECTS and holds_object(value):
+            return True
+    return False
 
 
 def holds_object(value: Value) -> bool:
