@@ -286,6 +286,10 @@ class ArrayValue(OutsideOrMade):
         if isinstance(other, ConstantValue) and other.object is None:
             if self.python_type() is not np.ndarray and function in (operator.eq, operator.ne):
                 return session.wrap_constant(np.bool_(function is operator.ne))
+            if function in (operator.eq, operator.ne):
+                make = torch.ones_like if function is operator.ne else torch.zeros_like
+                dtype = ConstantValue(torch.bool)
+                return ArrayValue(session.call_function(make, self.tensor(session), dtype=dtype))  # type: ignore[arg-type]
             raise session.unsupported("numpy", "an operator of an array and None")
         pair = in_order(self, other, reflected)
         if not in_place:
