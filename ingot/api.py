@@ -259,6 +259,7 @@ def reset() -> None:
     Memory that was kept for further results goes back to the system."""
     backward.reset()
     sharing.forget()
+    _native.clear_code_entries()
     for compiler in list(Compiler.alive):
         compiler.reset()
     _native.trim_heap()

@@ -171,14 +171,16 @@ static PyObject *retire(PyThreadState *Py_UNUSED(thread), Frame *Py_UNUSED(frame
 
 /* -- the evaluation function ------------------------------------------------------------------- */
 
-static _Thread_local struct {
+typedef struct {
     int active;          /* calls of hook_enter less those of hook_leave */
     int paused;          /* the same of hook_pause; and running handlers */
     PyCodeObject *plain; /* the next frame of this code runs as it is */
     Frame *handed_on;    /* to the function below ours */
     int depth;           /* of frames that were handed on, each of which takes C stack */
     PyObject *capturer;  /* for whom the tensor entry captures, or NULL: for nobody */
-} here;
+} Here;
+
+static _Thread_local Here here; /* finding it takes a call: the hook does so once */
 
 _Thread_local IngotWork ingot_work;
 
@@ -192,18 +194,18 @@ static _PyFrameEvalFunction below; /* what was there before ours */
 #define FEW 16 /* arguments that fit on the C stack */
 
 /* Two functions may each think that the other was there first: then a frame comes back. */
-static PyObject *hand_on(PyThreadState *thread, Frame *frame, int throwflag) {
-    Frame *outer = here.handed_on;
+static inline PyObject *hand_on(Here *mine, PyThreadState *thread, Frame *frame, int throwflag) {
+    Frame *outer = mine->handed_on;
     PyObject *result;
-    here.depth++;
+    mine->depth++;
     if (below == _PyEval_EvalFrameDefault || outer == frame) {
         result = _PyEval_EvalFrameDefault(thread, frame, throwflag);
     } else {
-        here.handed_on = frame;
+        mine->handed_on = frame;
         result = below(thread, frame, throwflag);
-        here.handed_on = outer;
+        mine->handed_on = outer;
     }
-    here.depth--;
+    mine->depth--;
     return result;
 }
 
@@ -368,33 +370,58 @@ static PyObject *call_due_entry(PyCodeObject *code, PyFunctionObject *function, 
  */
 static PyObject *run_without_hook(PyThreadState *thread, Frame *frame, int throwflag) {
     remove_hook();
-    PyObject *result = hand_on(thread, frame, throwflag);
+    PyObject *result = hand_on(&here, thread, frame, throwflag);
     if (active_threads > 0)
         install_hook();
     return result;
 }
 
-static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag) {
-    if (here.depth >= DEEPEST)
-        return run_without_hook(thread, frame, throwflag);
-    if (active_threads ==
-        0) /* the one that was put in place above ours is gone, or the threads are, in a fork */
-        remove_hook();
+/* The same for a frame that the decision does not leave as it is at once. */
+static PyObject *look_at(Here *mine, PyThreadState *thread, Frame *frame) {
     PyCodeObject *code = code_of(frame);
-    PyFunctionObject *function;
-    if (here.active == 0 || here.paused > 0 || throwflag || code == NULL ||
-        !can_be_replaced(code) || position(frame) != 0 || frame->f_locals != NULL ||
-        (function = function_of(frame)) == NULL || is_finalizing())
-        return hand_on(thread, frame, throwflag);
-    if (here.plain == code) {
-        here.plain = NULL;
-        return hand_on(thread, frame, throwflag);
+    PyFunctionObject *function = function_of(frame);
+    if (function == NULL || position(frame) != 0 || frame->f_locals != NULL || is_finalizing())
+        return hand_on(mine, thread, frame, false);
+    if (mine->plain == code) {
+        mine->plain = NULL;
+        return hand_on(mine, thread, frame, false);
     }
     PyObject *result = call_due_entry(code, function, frame);
     if (result == NULL || !IS_NULL(result))
         return retire(thread, frame, result);
     Py_DECREF(result);
-    return hand_on(thread, frame, throwflag);
+    return hand_on(mine, thread, frame, false);
+}
+
+/* Whether a decision says without more ado that a frame runs as it is. */
+static inline bool is_left_alone(const Here *mine, Decision *decision, const Frame *frame) {
+    if (decision == NULL || mine->plain != NULL)
+        return false;
+    if (decision->entry == NULL)
+        return true;
+    PyFunctionObject *function = function_of(frame);
+    if (decision->entry != tensor_entry || function == NULL || function->func_dict != NULL)
+        return false;
+    if (mine->capturer == NULL)
+        return true;
+    if (decision->rest == 0)
+        return !has_tensors_near(function, frame);
+    decision->rest -= decision->rest != FOR_EVER;
+    return true;
+}
+
+static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag) {
+    Here *mine = &here;
+    if (mine->depth >= DEEPEST)
+        return run_without_hook(thread, frame, throwflag);
+    if (active_threads ==
+        0) /* the one that was put in place above ours is gone, or the threads are, in a fork */
+        remove_hook();
+    PyCodeObject *code = code_of(frame);
+    if (mine->active == 0 || mine->paused > 0 || throwflag || code == NULL ||
+        !can_be_replaced(code) || is_left_alone(mine, decision_of(code), frame))
+        return hand_on(mine, thread, frame, throwflag);
+    return look_at(mine, thread, frame);
 }
 
 /* -- the functions of the module --------------------------------------------------------------- */

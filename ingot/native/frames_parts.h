@@ -35,6 +35,13 @@ int ingot_frames_hook_register(PyObject *module);
 
 /* -- frames_tensors.c -- */
 
+/* Whether it can neither be a tensor nor hold one: a number, a string, None. */
+static inline bool ingot_is_plain(PyObject *object) {
+    const unsigned long more = Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_LIST_SUBCLASS |
+                               Py_TPFLAGS_TUPLE_SUBCLASS | Py_TPFLAGS_DICT_SUBCLASS;
+    return (Py_TYPE(object)->tp_flags & more) == 0 && Py_TYPE(object)->tp_dictoffset == 0;
+}
+
 /* Whether there are instances of the tensor classes among the arguments (of which none need be
  * there), in the closure, or among the first few things that a container or an instance there
  * holds. No exception is set. */

@@ -4,7 +4,7 @@
 
 #define FEW 16 /* of what a container holds */
 
-static PyObject *classes; /* a tuple of classes written in Python, or NULL */
+static PyObject *classes; /* a tuple of classes written in Python, or NULL: as if it were empty */
 static PyTypeObject *partial;
 static PyObject *partial_args, *partial_keywords; /* its descriptors */
 
@@ -21,11 +21,15 @@ int ingot_set_tensor_classes(PyObject *wanted) {
 /* isinstance() would ask for `__class__`, which may be code of the user's. */
 static bool is_tensor(PyObject *object) {
     PyTypeObject *type = Py_TYPE(object);
-    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) || classes == NULL)
-        return false; /* as its bases are */
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(classes); i++)
-        if (PyType_IsSubtype(type, (PyTypeObject *)PyTuple_GET_ITEM(classes, i)))
-            return true;
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) || classes == NULL || type->tp_mro == NULL)
+        return false; /* bases of a class that is written in C are so, too */
+    PyObject *const *wanted = ((PyTupleObject *)classes)->ob_item;
+    PyObject *const *bases = ((PyTupleObject *)type->tp_mro)->ob_item;
+    Py_ssize_t count = PyTuple_GET_SIZE(classes), base_count = PyTuple_GET_SIZE(type->tp_mro);
+    for (Py_ssize_t i = 0; i < base_count; i++)
+        for (Py_ssize_t j = 0; j < count; j++)
+            if (bases[i] == wanted[j])
+                return true;
     return false;
 }
 
@@ -98,7 +102,7 @@ static bool holds_tensors(PyObject *value) {
 bool ingot_tensors_are_near(PyFunctionObject *function, PyObject *const *arguments,
                             Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++)
-        if (arguments[i] != NULL && holds_tensors(arguments[i]))
+        if (arguments[i] != NULL && !ingot_is_plain(arguments[i]) && holds_tensors(arguments[i]))
             return true;
     PyObject *closure = function->func_closure;
     for (Py_ssize_t i = 0; closure != NULL && i < PyTuple_GET_SIZE(closure); i++) {

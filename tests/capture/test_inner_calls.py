@@ -93,6 +93,21 @@ def test_a_function_that_ran_no_graph_comes_to_rest() -> None:
     assert first < 10 and looks(rank) < 25
 
 
+def test_reset_ends_a_rest() -> None:
+    def rank(tensor: Tensor) -> int:
+        return tensor.dim()
+
+    def work() -> Any:
+        return [rank(X) for _ in range(100)]
+
+    tracked = Tracked(program_around(work), backend="eager")
+    for _ in range(100):
+        tracked(X)
+    ingot.reset()
+    assert _native.code_looks(rank.__code__) is None
+    assert tracked(X) == 3 and looks(rank) > 1
+
+
 def test_compilations_in_vain_cost_more_than_calls() -> None:
     def name_of(tensors: dict[str, Tensor], name: str) -> Any:
         return name, tensors[name].dim()
