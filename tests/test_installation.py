@@ -139,6 +139,25 @@ def test_wrong_arguments() -> None:
         ingot.compile(torch.sin, name=3)  # type: ignore[arg-type]
 
 
+def test_transformers_generates() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=99, max_position_embeddings=64,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model, words = transformers.LlamaForCausalLM(config).eval(), torch.randint(3, 99, (1, 5))
+    how = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    expected = model.generate(words, **how)
+    compiling = transformers.CompileConfig(mode="reduce-overhead")
+    compiling._compile_all_devices = True  # else on GPUs alone
+    found = model.generate(words, cache_implementation="static", compile_config=compiling, **how)
+    assert torch.equal(found, expected)
+    compiler = Compiler.of(model._compiled_call)
+    assert compiler is not None and len(compiler.entries) == 1
+    assert compiler.compilations[0].break_ is None
+
+
 PROGRAM = """
     import pickle, sys
     import torch

@@ -62,7 +62,7 @@ def test_the_usual_limit_is_known() -> None:
 Compile = Callable[..., Any]
 Program = Callable[[Compile], Any]
 
-CASES: dict[str, Program] = {}
+CASES: list[tuple[str, Program]] = []
 UNLIKE_TORCH: set[str] = set()
 """Names whose programs give what eager does, and not what torch.compile does."""
 
@@ -75,7 +75,7 @@ def case(*names: str, unlike_torch: bool = False) -> Callable[[Program], Program
 
     def note(program: Program) -> Program:
         for name in names:
-            CASES[name] = program
+            CASES.append((name, program))
             if unlike_torch:
                 UNLIKE_TORCH.add(name)
         return program
@@ -216,6 +216,20 @@ def _(compile: Compile) -> Any:
         return y.cos()
 
     return compile(lambda x: broken(x) + 1)(X)
+
+
+@case("disable_nested_graph_breaks", "dont_skip_tracing", "patch_dynamo_config")
+def _(compile: Compile) -> Any:
+    @D.dont_skip_tracing
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    @D.disable_nested_graph_breaks
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        with D.patch_dynamo_config(capture_scalar_outputs=True):
+            return inner(x) * x.square().sum().item()
+
+    return compile(outer, fullgraph=True)(X)
 
 
 @case("error_on_graph_break")
@@ -386,20 +400,20 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_works(name: str) -> None:
+@pytest.mark.parametrize(("name", "program"), CASES)
+def test_what_works(name: str, program: Program) -> None:
     if not is_here(name):
         pytest.skip(f"torch {torch.__version__} has no {name}")
-    expected = CASES[name](eager if name in UNLIKE_TORCH else by_torch)
+    expected = program(eager if name in UNLIKE_TORCH else by_torch)
     torch._dynamo.reset()
-    assert equal(CASES[name](by_ingot), expected)
+    assert equal(program(by_ingot), expected)
 
 
 def test_what_is_said_to_work_is_tried() -> None:
     claimed = set()
     for section in NAMESPACES:
         claimed |= {name for name, status in rows(section).items() if status != NOT}
-    assert claimed - set(CASES) == set()
+    assert claimed - set(dict(CASES)) == set()
 
 
 # -- what is said to differ, and ingot's own names -------------------------------------------------
@@ -513,6 +527,17 @@ def test_errors_where_graphs_break_reach_through_calls_and_continuations() -> No
     assert not torch._dynamo.utils._get_error_on_graph_break()  # the block was left
     lenient = ingot.compile(D.error_on_graph_break(True)(D.error_on_graph_break(False)(inner)))
     assert torch.equal(lenient(X), X.sin())
+
+
+@pytest.mark.skipif(not hasattr(D, "override_cudagraphs"), reason="this torch has none")
+def test_hints_inside_break_no_graph() -> None:
+    def hinted(x: torch.Tensor) -> torch.Tensor:
+        D.maybe_mark_dynamic(x, 0)
+        D.override_optimization_hint(x.shape[0], 64)
+        with D.override_cudagraphs(fwd=False):
+            return x.sin()
+
+    assert torch.allclose(ingot.compile(hinted, fullgraph=True)(X), X.sin())
 
 
 def test_mark_static_inside_compiles_for_the_size() -> None:

@@ -28,8 +28,14 @@ _REASON = "__ingot_disabled__"
 DISABLED_BY_TORCH = "_torchdynamo_disable"
 
 _DECORATORS = "torch._dynamo.decorators"
-_CONTEXTS = ("error_on_graph_break", "ErrorOnGraphBreakDecoratorContextManager")
+_CONTEXTS = (
+    "error_on_graph_break", "ErrorOnGraphBreakDecoratorContextManager",
+    "override_cudagraphs", "CudagraphOverrideContextManager",
+)  # fmt: skip
 """How functions of that module begin that make a context manager of Python."""
+
+_SETTINGS = "DynamoConfigPatchProxy."
+"""How methods of that module begin that change settings of how torch.compile captures."""
 
 WRAPPERS = "torch._dynamo.eval_frame"
 """The module of the functions that torch.compile puts around others: all have the same code."""
@@ -95,8 +101,14 @@ def _is_captured(function: FunctionType) -> bool:
 
     Those are methods of a context manager, functions around one of the user's, and those with a
     meaning of their own."""
-    is_of_context = function.__qualname__.startswith(_CONTEXTS)
+    is_of_context = function.__qualname__.startswith((*_CONTEXTS, _SETTINGS))
     return is_of_context or is_allowed(function) or stated(function) is not None
+
+
+def sets_for_torch(function: FunctionType) -> bool:
+    """Whether it sets what is of torch.compile's capture alone."""
+    is_method = function.__qualname__.startswith(_SETTINGS)
+    return is_method and function.__module__ == _DECORATORS
 
 
 def _is_compiled_by_torch(function: FunctionType) -> bool:

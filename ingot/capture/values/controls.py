@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.meanings import How, means
@@ -40,10 +41,19 @@ def _mark_static(session: Session, t: Value, index: Value = NONE) -> Value:
     return NONE
 
 
-@means(f"{_DECORATORS}.maybe_mark_dynamic")
-def _maybe_mark_dynamic(session: Session, t: Value, index: Value) -> Value:
+@means(f"{_DECORATORS}.maybe_mark_dynamic", f"{_DECORATORS}.override_optimization_hint")
+def _maybe_mark_dynamic(session: Session, tensor: Value, index: Value) -> Value:
     """Nothing: a size of what the program computes is a symbol or not by then."""
     return NONE
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+@means(f"{_DECORATORS}.patch_dynamo_config", how=How.UNREALIZED)
+def _patch_config(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """Nothing: these settings are of how torch.compile captures."""
+    return session.call(session.wrap_constant(nullcontext), [], {})
 
 
 # -- whether a graph break is an error -------------------------------------------------------------

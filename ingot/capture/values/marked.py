@@ -66,6 +66,10 @@ class ConstantFunction(BuiltinValue):
         return session.wrap_result(self.object, *known, **named)
 
 
+def _nothing(*args: Any) -> None:
+    """Inlined."""
+
+
 def _known_object(session: Session, value: Value) -> Any:
     """The object of an argument; one that existed before the call (a module) is the entry's own."""
     value = session.realize(value)
@@ -78,6 +82,9 @@ def _known_object(session: Session, value: Value) -> Any:
 @wraps(FunctionType)
 def wrap_python_function(session: Session, object_: Any, source: Source) -> Value:
     inner = marks.substitute_of(object_) or marks.behind_region(object_)
+    if inner is None and marks.sets_for_torch(object_):
+        session.guard(source, Kind.IDENTITY, object_)
+        return session.builtin(_nothing)
     if inner is not None:
         session.guard(source, Kind.IDENTITY, object_)
         return session.builtin(inner)
