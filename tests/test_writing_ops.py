@@ -160,10 +160,6 @@ def _same(function: Any, inputs: list[Tensor], gradients: bool, **options: Any) 
 @pytest.mark.parametrize("name", OPS)
 def test_writes_are_eagers(name, use):
     op = OPS[name]
-    try:
-        op(torch.ones(4, 5), torch.ones(4, 5))
-    except IndexError:
-        pytest.skip("torch 2.11 cannot call such an op with arguments left out")
 
     def program(x):
         return use(op, x)

@@ -125,10 +125,13 @@ def add_gradients(heads: Any, leaves: Any, tangents: Any, retain: Any) -> None:
                 leaf.grad.add_(gradient)
 
 
+_is_dense = aten.is_non_overlapping_and_dense  # looked up here, where nothing is captured
+
+
 def _laid_out(gradient: Any, leaf: Any) -> Any:
     """Inlined: a gradient in memory of its own, which lies as the leaf does where that has no
     gaps."""
-    if aten.is_non_overlapping_and_dense(leaf):
+    if _is_dense(leaf):
         return gradient.new_empty_strided(leaf.shape, leaf.stride()).copy_(gradient)
     return gradient.clone(memory_format=torch.contiguous_format)
 
