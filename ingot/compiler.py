@@ -445,8 +445,7 @@ class Replay(NamedTuple):
             # a CUDA graph does not say how far it came
             replays = replays and not program.leaves_traces
         if fails_at is not None and not (replays and program.fails_first):
-            unchecked = aten.checks and not (replays and program.checks_first)
-            if unchecked or captured.protects or captured.residual.effects:
+            if aten.checks or captured.protects or captured.residual.effects:
                 raise unsupported(
                     "late-error",
                     "an error of the data's may be found where eager could not go on",

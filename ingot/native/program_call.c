@@ -317,7 +317,7 @@ static int read_bound(const Binding *binding, PyObject *result, int64_t *value) 
 }
 
 /* Gives values to the symbols that a call binds, and to what follows from them, and checks what is
- * relied on: INGOT_UNCHECKED, with an exception set, where that does not hold. */
+ * relied on. */
 static int bind_results(Program *program, Frame *frame, const CallStep *step, PyObject *returned) {
     int several = PyTuple_Check(returned) || PyList_Check(returned);
     for (int i = 0; i < step->binding_count; i++) {
@@ -332,7 +332,7 @@ static int bind_results(Program *program, Frame *frame, const CallStep *step, Py
         if (*value < binding->lower || *value > binding->upper) {
             PyErr_Format(PyExc_RuntimeError, "a number that the data decide is out of bounds: %lld",
                          (long long)*value);
-            return INGOT_UNCHECKED;
+            return -1;
         }
     }
     if (ingot_program_evaluate(program, frame, step->stage) < 0)
@@ -343,7 +343,7 @@ static int bind_results(Program *program, Frame *frame, const CallStep *step, Py
         int holds[CHECK_KINDS] = {left == right, left != right, left < right, left <= right};
         if (!holds[check->kind]) {
             PyErr_SetObject(PyExc_RuntimeError, check->message);
-            return INGOT_UNCHECKED;
+            return -1;
         }
     }
     return 0;
@@ -402,11 +402,8 @@ int ingot_program_call(Program *program, Frame *frame, const CallStep *step) {
         size_t positional = (size_t)(step->count - named) | PY_VECTORCALL_ARGUMENTS_OFFSET;
         returned = PyObject_Vectorcall(step->function, arguments, positional, step->keywords);
     }
-    int status = returned == NULL ? -1 : 0;
-    if (status == 0 && step->stage)
-        status = bind_results(program, frame, step, returned);
-    if (status == 0)
-        status = take_results(program, frame, step, returned);
+    int status = returned && step->stage ? bind_results(program, frame, step, returned) : 0;
+    status = returned && status == 0 ? take_results(program, frame, step, returned) : -1;
     if (status == 0)
         status = check_written(program, frame, step);
     while (built > 0)

@@ -513,11 +513,11 @@ int ingot_program_describe(Program *program, PyObject *description) {
     PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes,
         *owner, *device = Py_None, *stages = NULL, *peak = Py_None, *joined = NULL;
     long long most_joined = -1;
-    program->peak_bytes = program->traces_from = program->lasting_from = -1;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpOOLii", &program->input_count, &symbols,
+    program->peak_bytes = program->traces_from = -1;
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpOOLi", &program->input_count, &symbols,
                           &expressions, &constants, &buffers, &views, &steps, &outputs, &arena,
                           &bytes, &owner, &device, &stages, &program->frugal, &peak, &joined,
-                          &most_joined, &program->traces_from, &program->lasting_from))
+                          &most_joined, &program->traces_from))
         return -1;
     program->device = (IngotDevice){device, 0, -1};
     if (device != Py_None &&
@@ -546,8 +546,6 @@ int ingot_program_describe(Program *program, PyObject *description) {
     program->most_joined = most_joined;
     if (program->traces_from < 0)
         program->traces_from = program->step_count;
-    if (program->lasting_from < 0)
-        program->lasting_from = program->traces_from;
     if (status == 0 && joined)
         status =
             read_position(joined, value_count(program), "joined arena", &program->joined_bytes);

@@ -224,7 +224,6 @@ typedef struct {
     int arena_bytes;     /* position in values */
     int traces_from;     /* the first step that writes an input or has an effect; step_count if none
                             does */
-    int lasting_from;    /* the first of these that must not be done again */
     int joined_bytes;    /* the same with the small buffers */
     int64_t most_joined; /* the most bytes of an arena with these */
     int peak_bytes;      /* position in values of what a call takes at once; -1: much */
@@ -290,8 +289,6 @@ extern _Thread_local bool ingot_records_for_itself;
 
 /* program_call.c: library calls and the tensors they are given. */
 int ingot_program_calls_init(void);
-/* INGOT_UNCHECKED where what is relied on of sizes does not hold: -1 is any other failure. */
-#define INGOT_UNCHECKED (-2)
 int ingot_program_call(Program *program, Frame *frame, const CallStep *step);
 /* A new reference to the view, which is one to autograd. */
 PyObject *ingot_program_view(Program *program, Frame *frame, int view);

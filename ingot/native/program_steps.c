@@ -341,20 +341,15 @@ static int (*const RUN[STEP_KINDS])(Program *, Frame *, const Step *) = {
 
 _Thread_local bool ingot_left_traces;
 
-/* A check that does not hold is no error of the program's: what eager may do again counts for
-   nothing then. */
-static int fail(const Program *program, const Step *step, int status) {
-    int from = status == INGOT_UNCHECKED ? program->lasting_from : program->traces_from;
-    ingot_left_traces = step - program->steps >= from;
+static int fail(const Program *program, const Step *step) {
+    ingot_left_traces = step - program->steps >= program->traces_from;
     return -1;
 }
 
 static int run_steps(Program *program, Frame *frame) {
-    for (const Step *step = program->steps, *end = step + program->step_count; step < end; step++) {
-        int status = RUN[step->kind](program, frame, step);
-        if (status < 0)
-            return fail(program, step, status);
-    }
+    for (const Step *step = program->steps, *end = step + program->step_count; step < end; step++)
+        if (RUN[step->kind](program, frame, step) < 0)
+            return fail(program, step);
     ingot_left_traces = program->traces_from < program->step_count;
     return 0;
 }
@@ -369,9 +364,8 @@ static int64_t now(void) {
 static int run_steps_profiled(Program *program, Frame *frame) {
     int64_t start = now();
     for (int i = 0; i < program->step_count; i++) {
-        int status = RUN[program->steps[i].kind](program, frame, &program->steps[i]);
-        if (status < 0)
-            return fail(program, &program->steps[i], status);
+        if (RUN[program->steps[i].kind](program, frame, &program->steps[i]) < 0)
+            return fail(program, &program->steps[i]);
         int64_t end = now();
         if (program->nanoseconds)
             program->nanoseconds[i] += end - start;

@@ -88,13 +88,7 @@ from ingot.loops.expr import Expr, Symbol, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
 from ingot.loops.lowering import cost
 from ingot.loops.postfix import postfix
-from ingot.runtime.traces import (
-    first_lasting_trace,
-    first_trace,
-    first_write,
-    mutated_inputs,
-    returned_buffers,
-)
+from ingot.runtime.traces import first_trace, first_write, mutated_inputs, returned_buffers
 from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.memory import JOINED_BYTES
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
@@ -191,12 +185,12 @@ class Description:
             peak,
             joined,
             JOINED_BYTES,
-            self.native_step(first_trace(self.plan), len(steps)),
-            self.native_step(first_lasting_trace(self.plan), len(steps)),
+            self.traces_from(len(steps)),
         )
 
-    def native_step(self, first: int, otherwise: int) -> int:
-        """The first native step of a step of the plan, or of one behind it."""
+    def traces_from(self, otherwise: int) -> int:
+        """The first native step that leaves a trace of itself."""
+        first = first_trace(self.plan)
         for number, position in enumerate(self.plan_steps):
             if position is not None and position >= first:
                 return number

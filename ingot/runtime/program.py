@@ -16,15 +16,9 @@ from ingot.loops.ir import Fault, View
 from ingot.native import _native
 from ingot.runtime.description import Description
 from ingot.runtime.gpu_description import GpuDescription
-from ingot.runtime.traces import (
-    Step,
-    first_lasting_trace,
-    first_trace,
-    is_effectful,
-    mutated_inputs,
-)
+from ingot.runtime.traces import Step, first_trace, is_effectful, mutated_inputs
 from ingot.schedule.kernel import AnyKernel
-from ingot.schedule.plan import KernelStep, LibraryStep, Plan
+from ingot.schedule.plan import KernelStep, Plan
 
 if TYPE_CHECKING:
     from ingot.codegen.triton.module import CompiledKernels
@@ -99,15 +93,6 @@ class Program:
         """
         behind = self.plan.steps[first_trace(self.plan) :]
         return not any(map(self._may_fail, behind))
-
-    @property
-    def checks_first(self) -> bool:
-        """Whether each step that checks sizes comes before the first that must not be done
-        again."""
-        for step in self.plan.steps[first_lasting_trace(self.plan) :]:
-            if isinstance(step, LibraryStep) and step.node.binds:
-                return False
-        return True
 
     @property
     def leaves_traces(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ingot.loops.expr import Expr
 from ingot.loops.ir import Buffer, View
-from ingot.loops.side_effects import acts, may_repeat
+from ingot.loops.side_effects import acts
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 
 Step = KernelStep | LibraryStep
@@ -58,15 +58,6 @@ def first_trace(plan: Plan) -> int:
     """
     for position, step in enumerate(plan.steps):
         if written_inputs(step, plan) or is_effectful(step):
-            return position
-    return len(plan.steps)
-
-
-def first_lasting_trace(plan: Plan) -> int:
-    """The same of steps that must not be done again: those but for the calls that may repeat."""
-    for position, step in enumerate(plan.steps):
-        repeats = isinstance(step, LibraryStep) and may_repeat(step.node.function)
-        if written_inputs(step, plan) or is_effectful(step) and not repeats:
             return position
     return len(plan.steps)
 
