@@ -61,8 +61,10 @@ def retains(target: Any) -> bool:
 
 
 def acts_alone(op: OpOverload) -> bool:
-    """Whether a foreign op is there for what it does beside giving or writing tensors, as far as is
-    known: it gives none, is registered as effectful, communicates, or draws a number of Python's.
+    """Whether a foreign op is known to be there for what it does beside giving or writing tensors.
+
+    It gives and writes none, is registered as effectful, communicates, or draws a number of
+    Python's.
     """
     namespace = op._schema.name.partition("::")[0]
     gives = bool(op._schema.returns) or op._schema.is_mutable
