@@ -59,12 +59,12 @@ class ErrorState(Value):
 @means(np.errstate, how=How.INSTANCE)
 def _make(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     named = session.realize_all(kwargs)
-    call, handler, wanted = named.pop("call", NONE), "", set[str]()
+    call, handler, modes = named.pop("call", NONE), "", set[str]()
     if isinstance(call, FunctionValue) and call.namespace.get("__name__") == LINEAR_ALGEBRA_ERRORS:
         handler = call.code.co_name
     for value in named.values():
-        wanted.add(session.known(value))
-    if args or call is not NONE and not handler or wanted - _HARMLESS - {"call", None}:
+        modes.add(session.known(value))
+    if args or call is not NONE and not handler or modes - _HARMLESS - {"call", None}:
         raise session.unsupported("numpy", "numerical errors are raised (numpy.errstate)")
     return ErrorState(handler)
 

@@ -127,14 +127,14 @@ def _array_of(session: Session, value: Value, dtype: Any) -> tuple[Any, bool]:
     if isinstance(value, (ListValue, TupleValue)):
         return _of_sequence(session, value, dtype), True
     operand = operand_of(session, value)
-    wanted = dtype or operand.strong
+    target_dtype = dtype or operand.strong
     if operand.tensor is None or not isinstance(value, (ArrayValue, TensorValue)):
-        return ArrayValue(tensor_in(session, operand, wanted)), True
+        return ArrayValue(tensor_in(session, operand, target_dtype)), True
     is_number = isinstance(value, ScalarValue)
-    if isinstance(value, ArrayValue) and not is_number and wanted == operand.dtype:
+    if isinstance(value, ArrayValue) and not is_number and target_dtype == operand.dtype:
         return value, False
-    is_new = wanted != operand.dtype or is_number
-    return ArrayValue(tensor_in(session, operand, wanted)), is_new
+    is_new = target_dtype != operand.dtype or is_number
+    return ArrayValue(tensor_in(session, operand, target_dtype)), is_new
 
 
 def _of_sequence(session: Session, value: ListValue | TupleValue, dtype: Any) -> Value:
@@ -150,12 +150,14 @@ def _of_sequence(session: Session, value: ListValue | TupleValue, dtype: Any) ->
     operands = list(map(partial(_item, session), value.items))
     if not operands:
         raise session.unsupported("numpy", "numpy.array of nothing")
-    wanted = dtype
-    if wanted is None:
+    target_dtype = dtype
+    if target_dtype is None:
         for operand in operands:
             strong = operand.strong
-            wanted = strong if wanted is None else np.promote_types(wanted, strong)
-    tensors = tensors_in(session, operands, wanted)
+            target_dtype = (
+                strong if target_dtype is None else np.promote_types(target_dtype, strong)
+            )
+    tensors = tensors_in(session, operands, target_dtype)
     return ArrayValue(session.call_function(torch.stack, TupleValue(tensors, tuple)))  # type: ignore[arg-type]
 
 
@@ -251,9 +253,12 @@ def _makes(function: Any) -> Any:
         device: Value | None = None,
         like: Value | None = None,
     ) -> Value:
-        wanted = torch_dtype(session, dtype_of(session, dtype) or np.dtype(float))
+        target_dtype = torch_dtype(session, dtype_of(session, dtype) or np.dtype(float))
         made = session.call_function(
-            function, session.deep(_shape(session, shape)), dtype=ConstantValue(wanted), device=CPU
+            function,
+            session.deep(_shape(session, shape)),
+            dtype=ConstantValue(target_dtype),
+            device=CPU,
         )
         return _ordered(session, ArrayValue(made), order)  # type: ignore[arg-type]
 
@@ -276,12 +281,12 @@ def _empty_like(
     device: Value | None = None,
 ) -> Value:
     operand = operand_of(session, prototype)
-    wanted = dtype_of(session, dtype) or operand.strong
+    target_dtype = dtype_of(session, dtype) or operand.strong
     if shape is not None and not is_none(shape):
-        return _makes(torch.empty)(session, shape, ConstantValue(wanted))  # type: ignore[no-any-return]
+        return _makes(torch.empty)(session, shape, ConstantValue(target_dtype))  # type: ignore[no-any-return]
     tensor = tensor_in(session, operand, operand.strong)
     made = session.call_function(
-        torch.empty_like, tensor, dtype=ConstantValue(torch_dtype(session, wanted))
+        torch.empty_like, tensor, dtype=ConstantValue(torch_dtype(session, target_dtype))
     )
     return _ordered(session, ArrayValue(made), order)  # type: ignore[arg-type]
 
@@ -304,14 +309,14 @@ def _arange(
     known = called_for_real(session, np.arange, bounds, named)
     if known is not None:
         return known
-    wanted = dtype_of(session, dtype) or np.dtype(np.int64)
+    target_dtype = dtype_of(session, dtype) or np.dtype(np.int64)
     if not {int, np.int64}.issuperset(map(methodcaller("python_type"), bounds)) or (
-        wanted.kind != "i"
+        target_dtype.kind != "i"
     ):
         raise session.unsupported("numpy", "numpy.arange of what is no integer")
     values = map(session.deep, bounds)
     made = session.call_function(
-        torch.arange, *values, dtype=ConstantValue(torch_dtype(session, wanted)), device=CPU
+        torch.arange, *values, dtype=ConstantValue(torch_dtype(session, target_dtype)), device=CPU
     )
     return ArrayValue(made)  # type: ignore[arg-type]
 
@@ -338,16 +343,16 @@ def _concatenate(
     operands = list(map(partial(_item, session), items))
     if not operands:
         raise refused_by_numpy(session, ValueError("need at least one array to concatenate"))
-    wanted = dtype_of(session, dtype)
-    if wanted is None:
-        wanted = operands[0].strong
+    target_dtype = dtype_of(session, dtype)
+    if target_dtype is None:
+        target_dtype = operands[0].strong
         for operand in operands:
-            wanted = np.promote_types(wanted, operand.strong)
+            target_dtype = np.promote_types(target_dtype, operand.strong)
     elif casting is None or session.known(casting) == "same_kind":
         for operand in operands:
-            if not np.can_cast(operand.strong, wanted, "same_kind"):
+            if not np.can_cast(operand.strong, target_dtype, "same_kind"):
                 raise refused_by_numpy(session, TypeError("cannot cast array data"))
-    tensors: list[Value] = list(tensors_in(session, operands, wanted))
+    tensors: list[Value] = list(tensors_in(session, operands, target_dtype))
     dim = 0
     if axis is not None:
         dim = session.known(axis)
@@ -371,8 +376,8 @@ def _where(
         return session.call(array.get_attribute(session, "nonzero"), [], {})
     mask = tensor_in(session, operand_of(session, condition), np.dtype(bool))
     pair = operand_of(session, x), operand_of(session, y)
-    wanted = result_dtype(session, pair)
-    sides = tensors_in(session, pair, wanted)
+    target_dtype = result_dtype(session, pair)
+    sides = tensors_in(session, pair, target_dtype)
     return ArrayValue(session.call_function(torch.where, mask, *sides))  # type: ignore[arg-type]
 
 
@@ -386,17 +391,17 @@ def _copyto(
 ) -> Value:
     if type(dst) is not ArrayValue:
         raise session.unsupported("numpy", f"numpy.copyto of {dst.describe()}")
-    operand, wanted = operand_of(session, src), dst.dtype(session)
+    operand, target_dtype = operand_of(session, src), dst.dtype(session)
     rule: Any = "same_kind"
     if casting is not None:
         rule = session.known(casting)
     example = operand.strong
-    if operand.is_weak and operand.dtype is int or wanted.kind in "fc" and operand.is_weak:
-        example = wanted
-    if not np.can_cast(example, wanted, rule):
-        message = f"Cannot cast array data from {operand.strong!r} to {wanted!r}"
+    if operand.is_weak and operand.dtype is int or target_dtype.kind in "fc" and operand.is_weak:
+        example = target_dtype
+    if not np.can_cast(example, target_dtype, rule):
+        message = f"Cannot cast array data from {operand.strong!r} to {target_dtype!r}"
         raise refused_by_numpy(session, TypeError(message))
-    result = tensor_in(session, operand, wanted)
+    result = tensor_in(session, operand, target_dtype)
     if where is not None and not (where.is_constant() and where.constant() is True):
         mask = tensor_in(session, operand_of(session, where), np.dtype(bool))
         chosen = session.call_function(torch.where, mask, result, dst.tensor(session))
@@ -415,8 +420,8 @@ def _product(function: Any) -> Any:
             raise session.unsupported("numpy", f"{function.__name__} is given out=")
         refuse_modes(session)
         pair = operand_of(session, a), operand_of(session, b)
-        wanted = result_dtype(session, pair)
-        result = session.call_function(function, *tensors_in(session, pair, wanted))
+        target_dtype = result_dtype(session, pair)
+        result = session.call_function(function, *tensors_in(session, pair, target_dtype))
         return result_of(session, result)  # type: ignore[arg-type]
 
     return rule
@@ -433,8 +438,8 @@ _MODES = {"valid": 0, "same": 1, "full": 2}
 def _correlation(function: Any) -> Any:
     def rule(session: Session, a: Value, v: Value, mode: Value | None = None) -> Value:
         pair = operand_of(session, a), operand_of(session, v)
-        wanted = result_dtype(session, pair)
-        tensors = tensors_in(session, pair, wanted)
+        target_dtype = result_dtype(session, pair)
+        tensors = tensors_in(session, pair, target_dtype)
         kind: Any = 0
         if mode is not None:
             kind = session.known(mode)
@@ -454,8 +459,8 @@ def _einsum(session: Session, subscripts: Value, *arrays: Value, **kwargs: Value
         raise session.unsupported("numpy", f"numpy.einsum with {', '.join(kwargs)}")
     refuse_modes(session)
     operands = operands_of(session, arrays)
-    wanted = result_dtype(session, operands)
-    tensors = tensors_in(session, operands, wanted)
+    target_dtype = result_dtype(session, operands)
+    tensors = tensors_in(session, operands, target_dtype)
     result = session.call_function(torch.einsum, subscripts, *tensors)
     return result_of(session, result)  # type: ignore[arg-type]
 

@@ -154,11 +154,11 @@ class ConverterValue(Value):
     def method_as_arrays(
         self, session: Session, subok: Value | None = None, pyscalars: Value | None = None
     ) -> Value:
-        wanted = "convert_if_no_array"
+        policy = "convert_if_no_array"
         if pyscalars is not None:
-            wanted = session.known(pyscalars)
+            policy = session.known(pyscalars)
         are_numbers = all(map(_is_python_number, self.args))
-        keeps = wanted == "preserve" or wanted == "convert_if_no_array" and not are_numbers
+        keeps = policy == "preserve" or policy == "convert_if_no_array" and not are_numbers
         results = []
         for arg in self.args:
             if keeps and _is_python_number(arg):

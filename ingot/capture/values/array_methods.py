@@ -254,15 +254,17 @@ def _astype(
     subok: Value | None = None,
     copy: Value | None = None,
 ) -> Value:
-    wanted = dtype_of(session, dtype) or np.dtype(float)
+    target_dtype = dtype_of(session, dtype) or np.dtype(float)
     if casting is not None:
         rule = session.known(casting)
-        if not asked_numpy(session, np.can_cast, array.dtype(session), wanted, rule):
-            raise refused_by_numpy(session, TypeError(f"Cannot cast array data to {wanted!r}"))
+        if not asked_numpy(session, np.can_cast, array.dtype(session), target_dtype, rule):
+            raise refused_by_numpy(
+                session, TypeError(f"Cannot cast array data to {target_dtype!r}")
+            )
     if order is not None and session.known(order) not in ("K", "A"):
         raise session.unsupported("numpy", "numpy.ndarray.astype(order=...)")
     tensor = array.tensor(session)
-    result = as_dtype(session, tensor, torch_dtype(session, wanted))
+    result = as_dtype(session, tensor, torch_dtype(session, target_dtype))
     if isinstance(array, ScalarValue):
         return ScalarValue(result)
     if result is tensor:
@@ -282,12 +284,12 @@ def _view_as(
     named = session.known(dtype)
     if named is np.ndarray or type is not None:
         raise session.unsupported("numpy", "numpy.ndarray.view(type)")
-    wanted = asked_numpy(session, np.dtype, named)
-    if wanted.subdtype is not None and tensor.fake.is_complex():
-        if wanted.subdtype[1] == (2,):
+    target_dtype = asked_numpy(session, np.dtype, named)
+    if target_dtype.subdtype is not None and tensor.fake.is_complex():
+        if target_dtype.subdtype[1] == (2,):
             return _view(session, session.call_function(torch.view_as_real, tensor))
-    wanted_dtype = ConstantValue(torch_dtype(session, wanted))
-    return _view(session, session.call_method("view", tensor, wanted_dtype))
+    dtype_value = ConstantValue(torch_dtype(session, target_dtype))
+    return _view(session, session.call_method("view", tensor, dtype_value))
 
 
 @_method("__array_wrap__")
@@ -478,10 +480,10 @@ def _searchsorted(
     if sorter is not None and not is_none(sorter):
         raise session.unsupported("numpy", "numpy.searchsorted(sorter=...)")
     operand, own = operand_of(session, v), operand_of(session, array)
-    wanted = np.promote_types(own.strong, operand.strong)
-    if wanted.kind not in "iuf":
-        raise session.unsupported("numpy", f"numpy.searchsorted in {wanted}")
-    tensors = tensors_in(session, (own, operand), wanted)
+    target_dtype = np.promote_types(own.strong, operand.strong)
+    if target_dtype.kind not in "iuf":
+        raise session.unsupported("numpy", f"numpy.searchsorted in {target_dtype}")
+    tensors = tensors_in(session, (own, operand), target_dtype)
     is_right = side is not None and session.known(side) == "right"
     result = session.call_function(torch.searchsorted, *tensors, right=ConstantValue(is_right))
     return result_of(session, result)  # type: ignore[arg-type]

@@ -119,17 +119,17 @@ def number_in(session: Session, operand: Operand, dtype: Any) -> Any:
 
 def tensor_in(session: Session, operand: Operand, dtype: Any) -> TensorValue:
     """An operand as a tensor of this type of elements."""
-    wanted = torch_dtype(session, np.dtype(dtype))
+    target_dtype = torch_dtype(session, np.dtype(dtype))
     is_narrow = np.dtype(dtype).kind in "iu" and np.dtype(dtype) != np.int64
     if operand.is_weak and operand.number is None and is_narrow:
         # NumPy raises an error for one that does not fit
         raise session.unsupported("numpy", f"an integer that varies, as {dtype}")
     if operand.tensor is not None:
-        return as_dtype(session, operand.tensor, wanted)
+        return as_dtype(session, operand.tensor, target_dtype)
     if operand.size is not None:
         tensor = filled(session, operand.size, torch.int64)
-        return as_dtype(session, tensor, wanted)
-    return filled(session, ConstantValue(number_in(session, operand, dtype)), wanted)
+        return as_dtype(session, tensor, target_dtype)
+    return filled(session, ConstantValue(number_in(session, operand, dtype)), target_dtype)
 
 
 def tensors_in(session: Session, operands: Iterable[Operand], dtype: Any) -> list[TensorValue]:

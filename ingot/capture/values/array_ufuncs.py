@@ -408,19 +408,19 @@ def _reduce(
         raise session.unsupported("numpy", f"numpy.{ufunc.__name__}.reduce")
     refuse_modes(session)
     operand = operand_of(session, array)
-    wanted = _reduction_dtype(session, ufunc, operand, dtype_of(session, dtype))
+    loop_dtype = _reduction_dtype(session, ufunc, operand, dtype_of(session, dtype))
     named = {}
     if dtype is not None:
         named["dtype"] = dtype_of(session, dtype)
     kept = keepdims is not None and bool(session.known(keepdims))
-    tensor = _loop_tensor(session, ufunc, operand, wanted)
+    tensor = _loop_tensor(session, ufunc, operand, loop_dtype)
     dims = axes_of(session, axis, tensor.fake.dim(), 0)
-    start = _initial(session, ufunc, initial, wanted)
+    start = _initial(session, ufunc, initial, loop_dtype)
     if where is not None and not (where.is_constant() and where.constant() is True):
         mask = tensor_in(session, operand_of(session, where), np.dtype(bool))
         neutral = start
         if neutral is None or ufunc in (np.add, np.multiply):
-            neutral = _identity(session, ufunc, wanted)
+            neutral = _identity(session, ufunc, loop_dtype)
         tensor = session.call_function(torch.where, mask, tensor, neutral)  # type: ignore[assignment]
     elif math.prod(map(tensor.fake.shape.__getitem__, dims)) == 0 and start is None:
         if ufunc.identity is None:
@@ -436,7 +436,7 @@ def _reduce(
         ) if dims else session.call_method("clone", tensor)  # fmt: skip
     else:
         result = session.call_method("clone", tensor)
-    result = as_dtype(session, result, torch_dtype(session, wanted))
+    result = as_dtype(session, result, torch_dtype(session, loop_dtype))
     if start is not None:
         result = session.call_function(UFUNCS[ufunc], result, start)
     return _reduced(session, result, out)
@@ -456,12 +456,12 @@ def _reduced(session: Session, result: TensorValue, out: Value | None) -> Value:
     return target
 
 
-def _loop_tensor(session: Session, ufunc: Any, operand: Operand, wanted: Any) -> TensorValue:
+def _loop_tensor(session: Session, ufunc: Any, operand: Operand, loop_dtype: Any) -> TensorValue:
     if ufunc in (np.logical_and, np.logical_or):
         return tensor_in(session, operand, operand.strong)
     if operand.strong.kind == "c" and ufunc in OF_REAL_NUMBERS:
         raise session.unsupported("numpy", f"numpy.{ufunc.__name__} of {operand.strong}")
-    return tensor_in(session, operand, wanted)
+    return tensor_in(session, operand, loop_dtype)
 
 
 def _identity(session: Session, ufunc: Any, dtype: Any) -> TensorValue:
@@ -497,8 +497,8 @@ def _accumulate(
         raise session.unsupported("numpy", f"numpy.{ufunc.__name__}.accumulate")
     refuse_modes(session)
     operand = operand_of(session, array)
-    wanted = _reduction_dtype(session, ufunc, operand, dtype_of(session, dtype))
-    tensor = _loop_tensor(session, ufunc, operand, wanted)
+    loop_dtype = _reduction_dtype(session, ufunc, operand, dtype_of(session, dtype))
+    tensor = _loop_tensor(session, ufunc, operand, loop_dtype)
     if tensor.fake.dim() == 0:
         raise refused_by_numpy(session, TypeError("cannot accumulate on a scalar"))
     (dim,) = axes_of(session, axis, tensor.fake.dim(), 0)

@@ -87,16 +87,7 @@ def dispatches(session: Session, cls: type) -> bool:
 class WrapperObject(TensorObject):
     """An instance of a wrapper subclass."""
 
-    __slots__ = ("layout",)
-
-    def __init__(
-        self,
-        cls: type,
-        content: TensorValue | None = None,
-        source: Source | None = None,
-        object: Any = None,
-    ) -> None:
-        super().__init__(cls, content, source, object)
+    __slots__ = ()
 
     def content(self, session: Session) -> TensorValue:
         """The node that stands for it."""
