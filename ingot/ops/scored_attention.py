@@ -127,14 +127,16 @@ def _require(lw: Lowering, *widths: Expr) -> None:
 
 
 def _point(query: LoopTensor, key: LoopTensor, text: str) -> _Point:
-    """The loops. Those of the batch are as many as steps tell apart."""
+    """The loops. Those of the batch are as many as steps tell apart, but for those of one
+    iteration."""
     batch: Sequence[Expr] = query.sizes[:1]
     for step in decode(text):
         if len(step.sizes) - 2 > len(batch):
             batch = tuple(map(as_expr, step.sizes[:-2]))
     loops = []
     for d, size in enumerate(batch):
-        loops.append(loop_symbol(f"b{d}", size))
+        if size is not ONE:
+            loops.append(loop_symbol(f"b{d}", size))
     return _Point(tuple(loops), loop_symbol("q", query.sizes[1]), loop_symbol("k", key.sizes[2]))
 
 

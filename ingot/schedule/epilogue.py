@@ -88,10 +88,11 @@ def _first(members: Sequence[Node]) -> Contraction:
 
 def _meet_at_one_point(member: Node, node: Pointwise) -> bool:
     """Whether what one of two nodes over the same loops writes is touched by the other at the
-    element of its own point alone."""
+    element of its own point alone. What a contraction writes beside its target has other points."""
     assert isinstance(member, (Contraction, Pointwise))
-    if any(name == member.target and e != member.index for name, e in node.accesses):
-        return False
+    for name, e in node.accesses:
+        if name in member.writes() and (name != member.target or e != member.index):
+            return False
     if isinstance(member, Contraction):
         return True
     loads = [i.attrs for i in member.body.loads]

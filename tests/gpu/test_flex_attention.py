@@ -120,6 +120,27 @@ def test_few_queries(score: Function | None, queries: int, keys: int) -> None:
     compare(score, None, torch.bfloat16, [(BATCH, HEADS, n, 64) for n in (queries, keys, keys)])
 
 
+@pytest.mark.parametrize("batch, queries", [(1, 1), (1, 64), (2, 64)])
+def test_what_follows_the_gradients_of_values(batch: int, queries: int) -> None:
+    """The kernel that writes them does not read them."""
+    shapes = [(batch, 4, n, 64) for n in (queries, 4096, 4096)]
+    args = [torch.randn(s, device="cuda").bfloat16() for s in shapes]
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        return flex_attention(q, k, v * 2.0)
+
+    compiled = ingot.compile(function, fullgraph=True)
+    for _ in range(5):
+        leaves = [t.clone().requires_grad_() for t in args]
+        wide = [t.double().requires_grad_() for t in args]
+        result = compiled(*leaves)
+        tangent = torch.randn_like(result)
+        expected = exact(None, None, wide[0], wide[1], wide[2] * 2.0)
+        true = torch.autograd.grad(expected, wide, tangent.double())
+        for ours, theirs in zip(torch.autograd.grad(result, leaves, tangent), true, strict=True):
+            assert off(ours, theirs) < 3 * torch.finfo(torch.bfloat16).eps
+
+
 def test_parts_of_which_nothing_is_seen() -> None:
     compare(late, None, torch.bfloat16, [(BATCH, HEADS, n, 64) for n in (1, 2048, 2048)])
 

@@ -281,6 +281,39 @@ def check_training(
         assert off(ours.reshape(true.shape), true) <= 3 * off(theirs, true) + 1e-3
 
 
+def read_beside(graph: AtenGraph) -> set[str]:
+    """What kernels that write two sums read of the second one, of which a thread sees only a
+    part."""
+    names: set[str] = set()
+    for step in planned(graph).steps:
+        if isinstance(step, KernelStep) and isinstance(step.kernel, Kernel):
+            product = step.kernel.product
+            if product is not None and product.weights is not None and product.weights.beside:
+                target = product.weights.beside.target.buffer
+                for stage in step.kernel.stages:
+                    names |= stage.body.reads & {target}
+    return names
+
+
+USES: dict[str, Function] = {
+    "values scaled": lambda q, k, v: attention(causal)(q, k, v * 2.0),
+    "both scaled": lambda q, k, v: attention(causal)(q, k * 2.0, v * 2.0),
+    "sine of values": lambda q, k, v: attention(causal)(q, k, v.sin()),
+    "values and keys": lambda q, k, v: attention(causal)(q, k + v, k + v),
+}
+
+
+@interpreted
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("queries", [1, 64])
+@pytest.mark.parametrize("name", USES)
+def test_second_sum_is_read_by_other_kernels(name: str, queries: int, batch: int) -> None:
+    """The interpreter runs a block in one thread, so the texts are looked at, too."""
+    shapes = [(batch, 2, n, 32) for n in (queries, 64, 64)]
+    leaves = [torch.randn(s).half().requires_grad_() for s in shapes]
+    assert not read_beside(trained(USES[name], leaves).backward)
+
+
 def no_others(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """The weights are a result too."""
     scores = q.float() @ k.float().transpose(-2, -1)
