@@ -426,3 +426,29 @@ def test_integers_are_passed_along_without_tensor_work(
     compiler = Compiler.of(compiled)
     assert compiler is not None
     assert len(compiler.compilations) <= 3
+
+
+def _identities(x: Tensor, n: int) -> list[bool]:
+    """Small integers are one object each, and large ones that are computed are new."""
+    quotient, rest = divmod(n, 3)
+    return [
+        quotient is rest, n is n + 0, n * 1 is n, n + 1 is n + 1, n is int(n), n is not abs(n),
+        quotient is len("four"), [n + 0].count(n) == 1,
+    ]  # fmt: skip
+
+
+def _identities_of_sizes(x: Tensor, n: int) -> list[bool]:
+    rows, columns = x.shape
+    return [
+        rows is columns, len(x) is rows, x.numel() is rows * columns, x.size(0) is rows,
+        rows is n, {rows: 1}.get(n) is None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", [_identities, _identities_of_sizes])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_integers_that_are_one_object(function: Callable[..., Any], dynamic: bool | None) -> None:
+    compiled = ingot.compile(lambda x, n: (x + 1, function(x, n)), dynamic=dynamic)
+    for n, rows, columns in ((3, 3, 4), (4, 5, 6), (16, 7, 7), (300, 300, 2), (-7, 16, 16)):
+        x = torch.ones(rows, columns)
+        assert compiled(x, n)[1] == function(x, n)

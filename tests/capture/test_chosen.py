@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.func import grad, vmap
 
 import ingot
-from tests.oracle import assert_call, assert_same, outcome
+from tests.oracle import Close, assert_call, assert_same, outcome
 from tests.tracked import Tracked
 
 NAN, INF = float("nan"), float("inf")
@@ -367,3 +368,20 @@ def test_under_no_grad_of_what_requires_a_gradient() -> None:
             f(x, y).backward()
             gradients.append((x.grad, y.grad))
         assert_same(*gradients)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: max(vmap(torch.sin)(x)) * 2,
+        lambda x: min(vmap(torch.sum)(x.expand(3, 3))) * 2,
+        lambda x: max(grad(lambda row: (row * row).sum())(x)) * 2,
+        lambda x: max(x[0], vmap(torch.neg)(x)[1], grad(torch.sum)(x)[2]) * 2,
+    ],
+)
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_beside_transforms(function: Callable[..., Any], requires_grad: bool) -> None:
+    """A tensor that a transform wraps is no view of what is outside of it."""
+    x = torch.tensor([1.0, 3.0, 2.0], requires_grad=requires_grad)
+    assert_call(ingot.compile(function), function, x, numbers=Close(1e-6, 1e-6))
+    assert "internal error" not in str(ingot.explain(function)(x))

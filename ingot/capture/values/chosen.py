@@ -19,7 +19,7 @@ from torch import fx
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.selected import note_copy
 from ingot.capture.values.tensor import TensorValue
-from ingot.graph.fakes import data_of, storage_key
+from ingot.graph.fakes import FakeTensor, data_of, storage_key
 from ingot.graph.tensor_hooks import TensorHook
 from ingot.torch_private import is_functorch_wrapped_tensor
 
@@ -159,8 +159,8 @@ def _path(value: TensorValue) -> Iterator[fx.Node]:
         if parent.op == "placeholder" or parent.target in _WITHOUT_GRADIENT or not parent.args:
             return
         first = parent.args[0]
-        if not isinstance(first, fx.Node) or not isinstance(first.meta.get("val"), torch.Tensor):
-            return
+        if not isinstance(first, fx.Node) or not isinstance(first.meta.get("val"), FakeTensor):
+            return  # a transform's wrapper is a tensor of its own
         if storage_key(first.meta["val"]) != key:
             return
         node = first

@@ -72,9 +72,11 @@ def _detached(session: Session, tensor: TensorValue) -> TensorValue:
 
 
 def _is_plain(session: Session, tensor: TensorValue) -> bool:
-    meta = _meta(tensor)
     if tensor.cls is not torch.Tensor or tensor.fake.requires_grad:
         return False
+    if not isinstance(tensor.fake, FakeTensor):  # but a transform's wrapper of one
+        return False
+    meta = _meta(tensor)
     numbers = (*meta.shape, *meta.stride(), meta.storage_offset())
     if torch.SymInt in map(type, numbers) or meta.untyped_storage().nbytes() % meta.itemsize:
         return False
