@@ -123,6 +123,7 @@ FAMILIES: dict[str, Family] = {
     "caller-variables": Family(action=SKIP),
     "container-order": Family(),
     "exception": Family(),
+    "finalizer": Family("make the object outside the compiled function, and pass it in", SKIP),
     "foreign-object": Family(),
     "generator": Family(),
     "identity": Family(),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ingot.capture.guards import MISSING
 from ingot.capture.meanings import How, meaning_of, meaning_of_construction, means, stated
 from ingot.capture.values.base import (
     NULL,
@@ -69,6 +70,9 @@ def call_class(session: Session, cls: Value, *args: Value, **kwargs: Value) -> V
 
 def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """type.__call__: `__new__`, and `__init__` if that gave an instance of the class."""
+    if session.class_lookup(cls, "__del__") is not MISSING:
+        what = f"an instance of {cls.__qualname__} is made, which has a __del__"
+        raise session.unsupported("finalizer", what)
     meaning = meaning_of_construction(cls)
     if meaning is not None:
         instance: Value = meaning.rule(session, cls, args, kwargs)

@@ -1,13 +1,15 @@
-"""Outside weak references to objects that the program has as well.
+"""Weak references: outside ones to objects that the program has as well, and those it makes.
 
 A learning rate scheduler holds the optimizer whose steps it counts by one."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
+from ingot.capture.meanings import means
 from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.foreign import ForeignValue
@@ -34,6 +36,26 @@ class WeakReference(ForeignValue):
 
 def _referent(reference: Any) -> Any:
     return reference()
+
+
+@means(weakref.ref.__new__)
+def _new_reference(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    _refuse_watching(session, args)
+    raise session.unsupported("construction", f"an instance of {cls.__qualname__} is made")
+
+
+@means(weakref.proxy)
+def _proxy(session: Session, *args: Value) -> Value:
+    _refuse_watching(session, args)
+    raise session.unsupported("c-function", "proxy() is called, a C function")
+
+
+def _refuse_watching(session: Session, args: Sequence[Value]) -> None:
+    """What the program makes may live longer in compiled code than in eager."""
+    for value in map(session.realize, args[:1]):
+        if value.source is None and not value.is_constant():
+            what = f"a weak reference to {value.describe()} is made"
+            raise session.unsupported("finalizer", what)
 
 
 @wraps(weakref.ref, guards=Kind.TYPE)
