@@ -14,6 +14,7 @@ from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import ingot
+from ingot.graph.aten_tracer import EAGER_SAVES
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 4, 40, 16
 Q, K, V = (torch.randn(BATCH, HEADS, LENGTH, WIDTH) for _ in range(3))
@@ -176,3 +177,21 @@ def test_what_eager_refuses(name: str) -> None:
     with pytest.raises(type(expected.value)) as actual:
         ingot.compile(WRONG[name])()
     assert str(actual.value) == str(expected.value)
+
+
+def test_what_eager_keeps_for_its_backward() -> None:
+    """The arguments and the result are marked, so that no copies of them are made."""
+    marked: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        for node in graph.graph.nodes:
+            if EAGER_SAVES in node.meta:
+                marked.append(node.op)
+        return graph
+
+    args = [torch.randn(1, 2, 16, 8) for _ in range(3)]
+    function = ingot.compile(lambda q, k, v: flex_attention(q, k, v) + 1, backend=backend)
+    function(*args)
+    assert not marked
+    function(*(t.requires_grad_() for t in args))
+    assert marked == [*["placeholder"] * 3, "call_function"]

@@ -97,6 +97,11 @@ def _from_start(op: OpOverload, args: Args) -> tuple[Any, ...]:
     return *args[:position], index, *args[position + 1 :]
 
 
+EAGER_SAVES = "eager_saves"
+"""In a captured node's meta: eager keeps its value for the backward, though what is traced does
+not."""
+
+
 class AtenTracer(Mode):
     """A dispatch mode that runs every ATen op on fakes and records it, functionalized, as nodes of
     `graph`."""
@@ -117,6 +122,7 @@ class AtenTracer(Mode):
         # the places that masks select, by id and version of the mask
         self._places: dict[tuple[int, int], list[Tensor]] = {}
         self.constants: dict[str, Tensor] = {}
+        self.eager_saves = set[Node]()  # what eager keeps for its backward, as `EAGER_SAVES` says
         context.shapes.unbacked.begin_trace(again)
 
     # -- what the graph starts from ----------------------------------------------------------------
@@ -392,6 +398,11 @@ class AtenTracer(Mode):
     def is_tracked(self, fake: Tensor) -> bool:
         """Whether it is a fake of this trace."""
         return id(fake) in self._tracked
+
+    def note_saved(self, value: Any) -> None:
+        """Note that eager keeps a value for its backward."""
+        if isinstance(value, Tensor) and self.is_tracked(value):
+            self.eager_saves.add(self.node_of(self.tracked(value)))
 
     def track(self, fake: FakeTensor, tracked: Tracked) -> None:
         self._tracked[id(fake)] = tracked

@@ -389,6 +389,7 @@ class _Readable:
         self, recorder: AtenTracer, forward: _Forward, differentiable: Sequence[int]
     ) -> None:
         self._graph, self._count = recorder.graph, len(forward.primals)
+        self._saved = frozenset(recorder.eager_saves)
         self._last = next(iter(reversed(recorder.graph.nodes)))
         self._written = {k: recorder.node_of(t) for k, t in recorder.written_inputs()}
         self._outputs: dict[int, Node] = {}
@@ -404,12 +405,16 @@ class _Readable:
         return _EagerReads(*map(self._read, (primals, self._written, self._outputs)))
 
     def _read(self, nodes: Mapping[int, Node]) -> frozenset[int]:
-        return frozenset(k for k, node in nodes.items() if _read_after(node, self._last))
+        return frozenset(k for k, node in nodes.items() if self._is_read(node))
 
-
-def _read_after(node: Node, last: Node) -> bool:
-    """Whether a value, or a view of it, is read behind the forward's last node."""
-    return any(last < user or (is_view(user) and _read_after(user, last)) for user in node.users)
+    def _is_read(self, node: Node) -> bool:
+        """Whether eager keeps a value or a view of it, or reads one behind the forward's last
+        node."""
+        if node in self._saved:
+            return True
+        return any(
+            self._last < user or (is_view(user) and self._is_read(user)) for user in node.users
+        )
 
 
 # -- paths through autograd's graph ----------------------------------------------------------------

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 from ingot.errors import CompilerBug, Unsupported
 from ingot.graph.ambient import preserved
 from ingot.graph.aten_graph import AtenGraph
-from ingot.graph.aten_tracer import AtenTracer
+from ingot.graph.aten_tracer import EAGER_SAVES, AtenTracer
 from ingot.graph.composites import override
 from ingot.graph.differentiation import differentiates, want_gradients
 from ingot.graph.fake_context import FakeContext
@@ -91,6 +91,8 @@ def values_of(
         except Unsupported as reason:
             reason.why = reason.why.at(tracer.where)
             raise
+        if EAGER_SAVES in node.meta:
+            tracer.note_saved(values[node])
     return values
 
 

@@ -141,6 +141,23 @@ def test_what_follows_the_gradients_of_values(batch: int, queries: int) -> None:
             assert off(ours, theirs) < 3 * torch.finfo(torch.bfloat16).eps
 
 
+@pytest.mark.parametrize("written", ["query", "key", "value", "result"])
+def test_what_is_saved_is_not_written(written: str) -> None:
+    """Eager's backward reads these, and says so where they were written behind the call."""
+    messages = []
+    for compile_ in (ingot.compile, lambda f: f):
+        leaves = [torch.randn(1, 2, 256, 64, device="cuda", requires_grad=True) for _ in range(3)]
+        query, key, value = (t.bfloat16() for t in leaves)
+        result = compile_(flex_attention)(query, key, value)
+        places = {"query": query, "key": key, "value": value, "result": result}
+        with torch.no_grad():
+            places[written].add_(1)
+        with pytest.raises(RuntimeError) as raised:
+            torch.autograd.grad(result.sum(), leaves)
+        messages.append(str(raised.value).partition("Hint")[0][:60])
+    assert messages[0] == messages[1]
+
+
 def test_parts_of_which_nothing_is_seen() -> None:
     compare(late, None, torch.bfloat16, [(BATCH, HEADS, n, 64) for n in (1, 2048, 2048)])
 

@@ -21,6 +21,7 @@ from ingot.capture.values.constant import NONE
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.sequences import ListValue, TupleValue
 from ingot.capture.values.tensor import TensorValue, is_none
+from ingot.graph.aten_tracer import EAGER_SAVES
 from ingot.torch_private import aten, safe_softmax
 
 if TYPE_CHECKING:
@@ -138,7 +139,21 @@ def _flex_attention(session: Session, args: Arguments, kwargs: Keywords) -> Valu
         )
     function: Any = _attention
     inlined = FunctionValue.outside(session, function, ConstSource(function))
-    return session.inline(inlined, (), arguments)
+    result: Value = session.inline(inlined, (), arguments)
+    _note_saved(session, arguments, result)
+    return result
+
+
+def _note_saved(session: Session, arguments: Keywords, result: Value) -> None:
+    """Eager's backward reads the arguments and the result, where the formula's has copies."""
+    result = session.realize(result)
+    if isinstance(result, TupleValue):
+        result = result.items[0]
+    if not isinstance(result, TensorValue) or not result.fake.requires_grad:
+        return
+    for value in (result, *map(arguments.__getitem__, ("query", "key", "value"))):
+        assert isinstance(value, TensorValue)
+        value.fx_node.meta[EAGER_SAVES] = True
 
 
 def _takes(session: Session, arguments: Keywords) -> bool:
