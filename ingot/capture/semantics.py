@@ -465,7 +465,7 @@ class Semantics:
             return self.truth(a) is self.truth(b)
         # small integers are one object each
         if a is not b and int is a.python_type() is b.python_type():
-            a, b = self._as_integer(a), self._as_integer(b)
+            a, b = self._specialized(a), self._specialized(b)
         a.refuse_identity(self, b)
         b.refuse_identity(self, a)
         answer = a.identity() is b.identity()
@@ -477,10 +477,10 @@ class Semantics:
                 self.guard(a.source, Kind.SAME if answer else Kind.DISTINCT, b.source)
         return answer
 
-    def _as_integer(self: Session, value: Value) -> Value:  # type: ignore[misc]
-        if value.is_constant():
-            return value
-        return ConstantValue(self.known(value))
+    def _specialized(self: Session, value: Value) -> Value:  # type: ignore[misc]
+        if value.is_symbolic:
+            return ConstantValue(self.known(value))
+        return value
 
     def equal(self: Session, a: Value, b: Value) -> bool:  # type: ignore[misc]
         """`a is b or a == b`, as containers compare their elements."""
