@@ -426,6 +426,55 @@ def test_what_acts_keeps_its_place_among_lookups(lookup, dynamic):
             torch.testing.assert_close(after, before)
 
 
+_DIVIDED = {
+    "//": lambda x, i: torch.arange(2) // i,
+    "floor": lambda x, i: torch.div(x.long()[0, :2], i, rounding_mode="floor"),
+    "trunc": lambda x, i: torch.div(i, i, rounding_mode="trunc"),
+    "%": lambda x, i: 5 % i,
+    "fmod": lambda x, i: torch.fmod(x.long()[:2, 0], i),
+    "//=": lambda x, i: i.clone().floor_divide_(i),
+    "constants": lambda x, i: torch.arange(2) // torch.zeros(2, dtype=torch.long),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("division", _DIVIDED)
+def test_divisions_by_zero_keep_their_place_among_effects(division, dynamic):
+    divide = _DIVIDED[division]
+
+    def behind(x, i):
+        noted(x)
+        raised_by(x[..., ::2], 0.5)
+        divide(x, i)
+        return x + 1
+
+    def between(x, i):
+        noted(x)
+        y = divide(x, i) + 1
+        noted(x * 2)
+        return x + 1, y
+
+    def before(x, i):
+        y = divide(x, i)
+        raised_by(x, 0.5)
+        return x + 1, y
+
+    for program in (behind, between, before):
+        compiled = ingot.compile(program, dynamic=dynamic)
+        for divisors in ([1, 2], [3, 0], [2, 1], [0, 0]):
+            outcomes = []
+            for function in (program, compiled):
+                LOG.clear()
+                x = torch.arange(12.0).view(4, 3)
+                raised = ""
+                try:
+                    function(x, torch.tensor(divisors))
+                except RuntimeError as error:
+                    raised = str(error)
+                outcomes.append((raised, [name for name, _ in LOG], x.tolist()))
+            assert outcomes[0] == outcomes[1], (program.__name__, divisors)
+
+
 @pytest.mark.parametrize("program", [_refused, _refused_and_handled, _refused_behind])
 def test_errors_come_once_and_at_their_place(program):
     compiled = ingot.compile(program)

@@ -32,6 +32,9 @@ ALL = NUMBERS | BOOL
 HALVES = frozenset((torch.bfloat16, torch.float16))
 STORED = ALL | HALVES  # what buffers, loads, stores and conversions may hold
 
+DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
+"""Those that are an error, on a CPU, where an integer is divided by 0."""
+
 
 # What an op costs, in vector operations such as an addition, about.
 SIMPLE = 1.0

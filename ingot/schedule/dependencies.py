@@ -14,6 +14,7 @@ from functools import lru_cache
 
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol, known_less, known_less_equal
 from ingot.loops.ir import Buffer, Library, LoopGraph, Node, symbols_in
+from ingot.loops.ops import DIVISIONS
 from ingot.loops.side_effects import acts
 from ingot.schedule.nests import ALIKE, Compute
 
@@ -106,7 +107,7 @@ class _Effects:
         if isinstance(node, Library) and is_ordered and acts(node.function):
             earlier.update(self.failing)
             self.last_acting, self.failing = k, []
-        elif may_fail(node):
+        elif may_fail(node) or _may_divide_by_zero(node):
             earlier.add(self.last_acting)
             self.failing.append(k)
         result = set()
@@ -131,6 +132,19 @@ def may_fail(node: Node) -> bool:
     if isinstance(node, Compute):
         return any(i.op == "indirect" and i.attrs[2].possible for i in node.body.instructions)
     return not node.writes() or isinstance(node, Library) and node.may_raise
+
+
+def _may_divide_by_zero(node: Node) -> bool:
+    """Whether a loop nest divides integers by what may be 0."""
+    if not isinstance(node, Compute):
+        return False
+    instructions = node.body.instructions
+    for i in instructions:
+        if i.op in DIVISIONS and not i.dtype.is_floating_point:
+            divisor = instructions[i.args[1]]
+            if divisor.op != "constant" or divisor.attrs[0] == 0:
+                return True
+    return False
 
 
 def _disjoint_pieces(first: Node, second: Node) -> bool:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ingot.codegen.llvm import supported_ops
-from ingot.codegen.llvm.scalar import INTEGER_DIVISIONS, INTS
+from ingot.codegen.llvm.scalar import INTS
 from ingot.loops import ops
-from ingot.loops.ops import OPS
+from ingot.loops.ops import DIVISIONS, OPS
 from tests.codegen.harness import flat, launch
 
 COUNT = 4001
@@ -198,7 +198,7 @@ def test_exact(name: str, dtype: torch.dtype) -> None:
     inputs = arguments(dtype, row.arity, seed=2)
     if name == "where":
         inputs[0] = torch.rand(inputs[0].numel()) > 0.5
-    if name in INTEGER_DIVISIONS and dtype in INTS:
+    if name in DIVISIONS and dtype in INTS:
         divisors = inputs[1].numpy()
         divisors[divisors == 0] = 5
     if name in ("shift_left", "shift_right"):
@@ -236,7 +236,7 @@ def test_shifts_out_of_range(name: str, dtype: torch.dtype) -> None:
     assert torch.equal(computed(name, [values, amounts], dtype), expected)
 
 
-@pytest.mark.parametrize("name", sorted(INTEGER_DIVISIONS))
+@pytest.mark.parametrize("name", sorted(DIVISIONS))
 @pytest.mark.parametrize("dtype", sorted(INTS, key=str), ids=str)
 def test_division_by_zero_is_reported(name: str, dtype: torch.dtype) -> None:
     """No trap: the kernel returns a status; lanes beyond the end do not count."""

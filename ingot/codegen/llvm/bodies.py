@@ -14,13 +14,14 @@ import torch
 from ingot.codegen.llvm.emitter import Emitter, Value
 from ingot.codegen.llvm.memory import Memory, fits_short
 from ingot.codegen.llvm.reductions import Reduction
-from ingot.codegen.llvm.scalar import INTEGER_DIVISIONS, TABLE, convert
+from ingot.codegen.llvm.scalar import TABLE, convert
 from ingot.codegen.llvm.scans import Running
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.errors import unsupported
 from ingot.loops.expr import ZERO, Expr, Symbol
 from ingot.loops.ir import Fault, Instruction
+from ingot.loops.ops import DIVISIONS
 from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Stage
 from ingot.sequences import at
@@ -121,7 +122,7 @@ class BodyEmitter:
         row = TABLE.get(i.op)
         if row is None or source not in row[0] and i.op != "where":
             raise unsupported("no-code", f"no code for {i.op} of {source}")
-        if i.op in INTEGER_DIVISIONS and not source.is_floating_point:
+        if i.op in DIVISIONS and not source.is_floating_point:
             args[1] = self._divisor(args[1])
         return row[1](REPRESENTATIONS[source].kind, *args)
 

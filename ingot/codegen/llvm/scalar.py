@@ -356,8 +356,6 @@ TABLE |= {
 # What code generation can emit: op -> dtypes of its arguments (of the values chosen, for `where`).
 supported_ops: dict[str, set[torch.dtype]] = {name: row[0] for name, row in TABLE.items()}
 
-INTEGER_DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
-
 
 # -- reductions ------------------------------------------------------------------------------------
 
