@@ -160,6 +160,7 @@ FAMILIES: dict[str, Family] = {
     "custom-op-fake": Family("register a fake for it: torch.library.register_fake"),
     "custom-op-gradient": Family("register a formula for it: torch.library.register_autograd"),
     "custom-op-result": Family(),
+    "triton-kernel": Family(),
     "foreach": Family(),
     "no-shape-rule": Family(),
     "no-tensor": Family(),

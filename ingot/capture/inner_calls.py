@@ -119,7 +119,7 @@ def _on_frame(function: FunctionType) -> Any:
         or code.co_filename.startswith("<")
         or is_step(code)
         or code is DISABLED_CODE
-        or module.partition(".")[0] == "ingot"
+        or module.partition(".")[0] in ("ingot", "triton")
     ):
         return None
     # tensor work, as in the user's modules

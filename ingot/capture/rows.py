@@ -49,5 +49,6 @@ from ingot.capture.values import (  # noqa: F401
     thread_locals,
     torch_functions,
     transforms,
+    triton_kernels,
     weak_references,
 )

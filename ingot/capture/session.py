@@ -131,7 +131,8 @@ class Session(Semantics, Reading):
         if len(self.frames) >= sys.getrecursionlimit():
             raise self.unsupported("recursion", "the calls are nested too deeply")
         innermost: InterpreterFrame | None = frame
-        if is_trusted(frame.function.namespace.get("__name__", "")):
+        module = frame.function.namespace.get("__name__", "")
+        if is_trusted(module) or module.startswith("triton."):
             innermost = self._users[-1] if self._users else None
         self._users.append(innermost)
         self.frames.append(frame)

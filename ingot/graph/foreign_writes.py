@@ -8,6 +8,7 @@ it writes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -17,8 +18,10 @@ from ingot.graph import geometry
 from ingot.graph.fakes import FakeTensor, new_fake
 from ingot.graph.foreign import written_by
 from ingot.graph.functional import Storage, Tracked
+from ingot.graph.meta import tensors_in
 from ingot.graph.overlaps import refuse_beyond
 from ingot.loops.functional_ops import Placed, Window, flattened, functional_form_of
+from ingot.loops.launches import launch
 from ingot.sequences import Args, Kwargs, map_leaves
 from ingot.torch_private import DisableTorchDispatch, OpOverload, aten
 
@@ -31,8 +34,11 @@ def record_functional(
 ) -> None:
     """Record a call by the op's functional form: what it gave is `result`."""
     bases = _written_bases(tracer, op, args, kwargs)
+    shown = []
+    if op is launch:
+        shown = _viewed_bases(tracer, args, bases)
     numbers = {}
-    for number, base in enumerate(bases):
+    for number, base in enumerate((*bases, *shown)):
         numbers[id(base)] = number
     windows: list[Placed] = []
 
@@ -46,14 +52,14 @@ def record_functional(
         return Window(len(windows) - 1)
 
     args, kwargs = map_leaves(argument, (tuple(args), dict(kwargs)))
-    nodes = tuple(map(tracer.node_of, bases))
+    nodes, shown_nodes = tuple(map(tracer.node_of, bases)), tuple(map(tracer.node_of, shown))
     results: list[Any] = []
     for item in flattened(result):
         is_argument = isinstance(item, FakeTensor) and tracer.is_tracked(item)
         results.append(None if is_argument else item)
     values = list(map(_new_value, bases))
     form = functional_form_of(op)
-    arguments = (nodes, tuple(windows), args, kwargs)
+    arguments = (nodes, shown_nodes, tuple(windows), args, kwargs)
     node = tracer.call(form, arguments, {}, (*results, *values))
     for k, item in enumerate(results):
         if item is not None:
@@ -78,6 +84,21 @@ def _written_bases(tracer: AtenTracer, op: OpOverload, args: Args, kwargs: Kwarg
         if is_input and base.fake.numel() and geometry.shares_elements(base.fake):
             raise unsupported("op-writes", "an input is written whose elements share memory")
         bases[id(base)] = base
+    return list(bases.values())
+
+
+def _viewed_bases(tracer: AtenTracer, args: Args, written: Sequence[Tracked]) -> list[Tracked]:
+    """The tensors, not written ones, of which the arguments are views.
+
+    A kernel is given an address and strides: it may rely on what lies around a view.
+    """
+    bases: dict[int, Tracked] = {}
+    for tensor in tensors_in(args):
+        tracked = tracer.tracked(tensor)
+        if tracked.parent is not None:
+            bases[id(tracked.base)] = tracked.base
+    for base in written:
+        bases.pop(id(base), None)
     return list(bases.values())
 
 

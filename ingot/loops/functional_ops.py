@@ -43,8 +43,8 @@ class FunctionalForm:
     """A foreign op as a function of `bases`, the tensors whose memory it writes.
 
     It gives the op's results, those in lists one by one and None for one that is an argument, and
-    then the bases as the op leaves them. Arguments in their memory are `Window`s, each with its
-    place in `windows`.
+    then the bases as the op leaves them. Arguments in their memory, or in that of tensors which are
+    `shown` to it, are `Window`s, each with its place in `windows`.
     """
 
     def __init__(self, op: OpOverload) -> None:
@@ -59,13 +59,19 @@ class FunctionalForm:
         return self.op
 
     def __call__(
-        self, bases: Sequence[Tensor], windows: Sequence[Placed], args: Args, kwargs: Kwargs
+        self,
+        bases: Sequence[Tensor],
+        shown: Sequence[Tensor],
+        windows: Sequence[Placed],
+        args: Args,
+        kwargs: Kwargs,
     ) -> tuple[Any, ...]:
         written = list(map(_copy, bases))
+        memory = [*written, *shown]
 
         def argument(leaf: Any) -> Any:
             if isinstance(leaf, Window):
-                return _shown(written, *windows[leaf.number])
+                return _shown(memory, *windows[leaf.number])
             return leaf
 
         args, kwargs = map_leaves(argument, (tuple(args), dict(kwargs)))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ingot.loops.functional_ops import FlatCall, FunctionalForm
+from ingot.loops.launches import Launch
 from ingot.torch_private import OpOverload, library_registry, side_effectful_functions
 
 _OWN_NAMESPACES = frozenset(("aten", "prims", "ingot"))
@@ -38,7 +39,7 @@ def acts(target: Any) -> bool:
     are. What torch's registries of side effects have is asked each time, since a program may add to
     them.
     """
-    if isinstance(target, (FunctionalForm, FlatCall)):
+    if isinstance(target, (FunctionalForm, FlatCall, Launch)):
         return True
     if not isinstance(target, OpOverload):
         return target in side_effectful_functions

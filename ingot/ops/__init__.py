@@ -14,8 +14,8 @@ from ingot.torch_private import OpOverload
 
 _NAMES = (
     "activations arithmetic arrays attention conversions convolution convolution_backward "
-    "creation functions indexing logic losses norms pooling products random rearranging recurrent "
-    "reductions resampling resampling_backward sampling scans scatters scored_attention "
+    "creation functions indexing launches logic losses norms pooling products random rearranging "
+    "recurrent reductions resampling resampling_backward sampling scans scatters scored_attention "
     "searching softmax special views"
 )
 FAMILIES = tuple([import_module(f"ingot.ops.{name}") for name in _NAMES.split()])

@@ -25,7 +25,7 @@ def without_copies_to_write(nodes: Sequence[Node], graph: LoopGraph) -> list[Nod
     """The nodes, without copies of buffers that a custom op may as well write itself."""
     written: dict[str, None] = {}
     for node in nodes:
-        if isinstance(node, Library) and node.retains:
+        if isinstance(node, Library) and node.ordered:
             written |= dict.fromkeys(node.mutates)
     if not written:
         return list(nodes)

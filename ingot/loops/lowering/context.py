@@ -35,6 +35,7 @@ from ingot.loops.lowering.values import (
     loops_over,
     numel,
     rounded,
+    same_strides,
     stored,
     view_of,
 )
@@ -337,6 +338,18 @@ class Lowering:
             origin=self.origin,
         )
         return self.realize(copy)
+
+    def in_memory(self, value: LoopTensor, spec: Spec) -> LoopTensor:
+        """`value` in a buffer at the very strides of `spec`: a copy unless it lies so."""
+        if value.root is value:
+            window = view_of(self.realize(value))
+            if (
+                window is not None
+                and window.offset is ZERO
+                and same_strides(value.sizes, window.strides, spec.strides)
+            ):
+                return value
+        return self.duplicate(value, spec)
 
     def duplicate(self, value: LoopTensor, spec: Spec) -> LoopTensor:
         """A fresh copy of `value` in memory of its own, at the very strides of `spec`."""

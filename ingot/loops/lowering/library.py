@@ -10,7 +10,7 @@ from typing import Any
 from ingot.errors import unsupported
 from ingot.loops.expr import ONE, ZERO, Symbol, as_expr
 from ingot.loops.functional_ops import FunctionalForm, Window
-from ingot.loops.ir import View
+from ingot.loops.ir import Origin, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import LIBRARY_CALLS, LibraryCall
 from ingot.loops.lowering.values import (
@@ -69,25 +69,31 @@ def call_functional(
     form: FunctionalForm,
     outs: Sequence[Spec | None],
     memory: Sequence[LoopTensor],
+    shown: Sequence[LoopTensor],
     arguments: Sequence[Any],
     binds: tuple[tuple[Symbol, int, int], ...],
 ) -> tuple[LoopTensor | None, ...]:
-    """Call a foreign op with copies of the bases, `memory`, which it writes, and give its results
-    and these."""
+    """Call a foreign op with copies of the bases, `memory`, which it writes, and with `shown` ones.
+
+    Gives its results and the copies."""
     windows, args, kwargs = arguments
 
     def argument(leaf: Any) -> Any:
         if isinstance(leaf, Window):
             number, sizes, strides, offset, dtype = windows[leaf.number]
-            buffer = memory[number].buffer or ""
+            buffer = (*memory, *shown)[number].buffer or ""
             return View(buffer, exprs(sizes), exprs(strides), as_expr(offset), dtype)
         return leaf
 
     args, kwargs = laid_out(lw, tuple(args)), laid_out(lw, kwargs)
     args, kwargs = map_leaves(argument, (args, kwargs))
+    function, how = form.function, LIBRARY_CALLS.get(form.op, _PLAIN)
+    if how.direct is not None:
+        function, args = how.direct(args)
+        lw.origin = Origin((str(function),), lw.origin.where)
     written = tuple(map(attrgetter("buffer"), memory))
     specs = lw.with_users(outs)[: len(outs) - len(memory)]
-    results = lw.call(form.function, specs, args, kwargs, binds=binds, mutates=written)
+    results = lw.call(function, specs, args, kwargs, binds=binds, mutates=written)
     return (*results, *memory)
 
 

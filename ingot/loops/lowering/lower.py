@@ -165,7 +165,7 @@ class _Walk:
     def functional(self, node: torch.fx.Node, form: FunctionalForm) -> Any:
         """A call of a foreign op that writes its arguments: it is given copies of what it writes
         (see `schedule.in_place`)."""
-        (bases, *arguments), _ = self.laid_as_in_eager(node, self.value_of(node.args), {})
+        (bases, shown, *arguments), _ = self.laid_as_in_eager(node, self.value_of(node.args), {})
         outs = _specs(node.meta["val"], None)
         self.lw.used = _used_results(node, outs)
         memory = []
@@ -175,7 +175,10 @@ class _Walk:
                 memory.append(stored(self.lw.new_buffer(spec, spec.strides), spec))
             else:
                 memory.append(self.lw.duplicate(base, spec))
-        return call_functional(self.lw, form, outs, memory, arguments, self.bindings(node))
+        around: list[LoopTensor] = []
+        for owner, base in zip(node.args[1], shown):  # type: ignore[arg-type]
+            around.append(self.lw.in_memory(base, _spec(owner.meta["val"])))
+        return call_functional(self.lw, form, outs, memory, around, arguments, self.bindings(node))
 
     def bindings(self, node: torch.fx.Node) -> tuple[tuple[Symbol, int, int], ...]:
         """The symbols that a node binds, in each form that they are named by, and where."""

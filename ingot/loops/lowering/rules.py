@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ingot.sequences import Args
+
 Rule = Callable[..., Any]
 
 
@@ -23,6 +25,9 @@ class LibraryCall(NamedTuple):
 
     resizes_out: bool = False
     """Whether `out` holds the terms before it holds their sum."""
+
+    direct: Callable[[Args], tuple[Callable[..., Any], Args]] | None = None
+    """Of a foreign op: what the program calls in its place, and with which of its arguments."""
 
 
 RULES: dict[Any, Rule] = {}

@@ -1,0 +1,317 @@
+"""Launches of users' Triton kernels: one op for all, of which each call names its `Launch`.
+
+The op is a foreign one with a schema, so that graphs treat a launch as any custom op that writes
+its arguments. A program calls the `Launch` itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.sequences import Args, Kwargs, map_leaves
+
+NAMESPACE = "ingot_triton"
+
+Grid = tuple[Any, ...]
+"""The numbers of blocks in each dimension, of which some may be `Operand`s."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An argument that differs between calls: the number of its place among the operands."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The grid of one configuration of an autotuned kernel, which sets these constants."""
+
+    constants: tuple[tuple[str, Any], ...]
+    grid: Grid
+
+    def is_of(self, meta: Mapping[str, Any]) -> bool:
+        """Whether a kernel is launched with these constants."""
+        for name, constant in self.constants:
+            if meta[name] != constant:
+                return False
+        return True
+
+
+class Launch:
+    """A kernel and what it is always launched with, as a function of its operands.
+
+    First come the tensors that it writes, then those that it reads, then integers. `grids` is the
+    grid, or the choice of one by the configuration of an autotuned kernel.
+
+    Triton itself finds out which binary belongs to the arguments. The binary is remembered for
+    arguments that it would take for the same, and launched as Triton launches it.
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        args: Args,
+        kwargs: Kwargs,
+        grids: Grid | tuple[Choice, ...],
+        tensors: int,
+    ) -> None:
+        self.kernel, self.args, self.kwargs, self.grids = kernel, args, kwargs, grids
+        self.tensors = tensors
+        self.__name__ = str(function_of(kernel).__name__)
+        self._binaries: dict[Any, _Binary] = {}
+        self._numbers = _numbers_given(self)
+        self._exact = _tuned_by(self)  # the operands by whose values a configuration is chosen
+
+    def __call__(self, *operands: Any) -> None:
+        if self._exact is None:
+            self._run(operands)
+            return
+        key = self._key(operands)
+        binary = self._binaries.get(key)
+        if binary is not None and binary.is_current():
+            binary.launch(operands)
+            return
+        compiled = self._run(operands)
+        if len(self._binaries) == MOST_BINARIES:
+            self._binaries.clear()
+        found = _Binary.of(self, compiled)
+        if found is not None:
+            self._binaries[key] = found
+
+    def _key(self, operands: Args) -> tuple[Any, ...]:
+        """What Triton distinguishes in the operands: where a tensor begins, and of an integer its
+        type, whether it is 1, and whether it is a multiple of 16."""
+        assert self._exact is not None
+        driver = _driver()
+        key: list[Any] = [driver.get_current_device()]
+        for tensor in operands[: self.tensors]:
+            key.append(tensor.data_ptr() % ALIGNMENT == 0)
+        for position in self._numbers:
+            number = operands[position]
+            is_short = -(1 << 31) <= number < 1 << 31
+            key.append((number == 1, number % ALIGNMENT == 0, is_short))
+        for position in self._exact:
+            key.append(operands[position])
+        return tuple(key)
+
+    def _run(self, operands: Args) -> Any:
+        """Launch as eager does. Gives the binary, but where Triton interprets."""
+        args, kwargs = filled((self.args, self.kwargs), operands)
+        grid: Any = filled(self.grids, operands)
+        if isinstance(self.grids[0], Choice):
+            grid = partial(_chosen, grid)
+        return self.kernel.run(*args, grid=grid, warmup=False, **kwargs)
+
+    def __str__(self) -> str:
+        return self.__name__
+
+
+ALIGNMENT = 16
+MOST_BINARIES = 256
+"""How many kinds of operands are remembered of one launch."""
+
+
+def filled(tree: Any, operands: Args) -> Any:
+    """A tree with the operands in their places."""
+
+    def argument(leaf: Any) -> Any:
+        if isinstance(leaf, Operand):
+            return operands[leaf.number]
+        if isinstance(leaf, Choice):
+            return replace(leaf, grid=filled(leaf.grid, operands))
+        return leaf
+
+    return map_leaves(argument, tree)
+
+
+def _chosen(choices: Sequence[Choice], meta: Mapping[str, Any]) -> Grid:
+    """The grid for the constants that a kernel is launched with."""
+    for choice in choices:
+        if choice.is_of(meta):
+            return choice.grid
+    raise RuntimeError("the configurations of an autotuned kernel have changed")
+
+
+def _driver() -> Any:
+    from triton.runtime.driver import driver
+
+    return driver.active
+
+
+def _named(launch: Launch) -> dict[str, Any]:
+    """What a launch has for each parameter of its kernel, and for options."""
+    return {**dict(zip(launch.kernel.arg_names, launch.args)), **launch.kwargs}
+
+
+def _numbers_given(launch: Launch) -> list[int]:
+    """The operands that are integers which the kernel is given."""
+    positions: list[int] = []
+
+    def note(leaf: Any) -> None:
+        if isinstance(leaf, Operand) and leaf.number >= launch.tensors:
+            positions.append(leaf.number)
+
+    map_leaves(note, (launch.args, launch.kwargs))
+    return positions
+
+
+def _tuned_by(launch: Launch) -> tuple[int, ...] | None:
+    """The operands by whose values an autotuned kernel chooses a configuration.
+
+    None where Triton has to be asked at each launch, since it calls functions of the user's then,
+    interprets, or is for other GPUs than NVIDIA's.
+    """
+    kernel = launch.kernel
+    named = _named(launch)
+    if any(isinstance(leaf, (list, tuple)) for leaf in named.values()):
+        return None
+    positions: list[int] = []
+    if type(kernel).__name__ == "Autotuner":
+        for config in kernel.configs:
+            if config.pre_hook is not None:
+                return None
+        for name in kernel.keys:
+            argument = named.get(name)
+            if isinstance(argument, Operand):
+                if argument.number < launch.tensors:
+                    return None
+                positions.append(argument.number)
+        kernel = kernel.fn
+    if type(kernel).__name__ != "JITFunction" or kernel.pre_run_hooks or torch.version.hip:
+        return None
+    return tuple(positions)
+
+
+class _Binary:
+    """A compiled kernel, its arguments and its grid, of which some are operands."""
+
+    def __init__(self, launch: Launch, compiled: Any, arguments: list[Any], grid: Grid) -> None:
+        self.compiled, self.arguments = compiled, arguments
+        self.grid = (*grid, 1, 1)[:3]
+        self.kernel, self.jit, self.config = launch.kernel, launch.kernel, None
+        if hasattr(self.kernel, "best_config"):
+            self.jit, self.config = self.kernel.fn, self.kernel.best_config
+        self.places: list[tuple[int, int]] = []
+        for place, argument in enumerate(arguments):
+            if isinstance(argument, Operand):
+                self.places.append((place, argument.number))
+
+    @staticmethod
+    def of(launch: Launch, compiled: Any) -> _Binary | None:
+        """What a launch has just used; None where it cannot be launched again in this way."""
+        if type(compiled).__name__ != "CompiledKernel":
+            return None
+        named, grid = _named(launch), launch.grids
+        constants: Mapping[str, Any] = {}
+        if type(launch.kernel).__name__ == "Autotuner":
+            constants = launch.kernel.best_config.kwargs
+        named.update(constants)
+        jit = function_of(launch.kernel)
+        arguments = []
+        for name, parameter in inspect.signature(jit).parameters.items():
+            arguments.append(named.get(name, parameter.default))
+        if inspect.Parameter.empty in arguments:
+            return None
+        if isinstance(grid[0], Choice):
+            bound = dict(zip(inspect.signature(jit).parameters, arguments))
+            grid = _chosen(grid, bound)  # type: ignore[arg-type]
+        return _Binary(launch, compiled, arguments, grid)
+
+    def is_current(self) -> bool:
+        """Whether the globals that the kernel was compiled for are as they were, and no hook is to
+        be called with its arguments."""
+        if self.jit.pre_run_hooks:
+            return False
+        for (name, _), (value, namespace) in self.jit.used_global_vals.items():
+            if name not in namespace or namespace[name] != value:
+                return False
+        return True
+
+    def launch(self, operands: Args) -> None:
+        arguments = self.arguments.copy()
+        for place, number in self.places:
+            arguments[place] = operands[number]
+        grid = []
+        for blocks in self.grid:
+            grid.append(operands[blocks.number] if isinstance(blocks, Operand) else blocks)
+        compiled, hooks, driver = self.compiled, _hooks(), _driver()
+        stream = driver.get_current_stream(driver.get_current_device())
+        metadata = None
+        if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
+            metadata = compiled.launch_metadata(tuple(grid), stream, *arguments)
+        if self.config is not None:
+            self.kernel.best_config = self.config
+        compiled.run(
+            *grid, stream, compiled.function, compiled.packed_metadata, metadata,
+            hooks.launch_enter_hook, hooks.launch_exit_hook, *arguments,
+        )  # fmt: skip
+
+
+def _hooks() -> Any:
+    """Triton's functions that are called at each launch."""
+    from triton import knobs
+
+    return knobs.runtime
+
+
+def function_of(kernel: Any) -> Callable[..., Any]:
+    """The Python function of a kernel, behind what tunes it."""
+    while hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    function: Callable[..., Any] = kernel
+    return function
+
+
+# -- the op ----------------------------------------------------------------------------------------
+
+_LAUNCHES: list[Launch] = []
+_numbers: dict[Any, int] = {}
+
+
+def number_of(launch: Launch) -> int:
+    """The number by which the op knows a launch; that of an equal one where there is one."""
+    try:
+        key = _key(launch)
+        number = _numbers.setdefault(key, len(_LAUNCHES))
+    except TypeError:  # a constant cannot be hashed
+        number = len(_LAUNCHES)
+    if number == len(_LAUNCHES):
+        _LAUNCHES.append(launch)
+    return number
+
+
+def launch_of(number: int) -> Launch:
+    return _LAUNCHES[number]
+
+
+def _key(launch: Launch) -> Any:
+    """What equal launches have in common; 1, 1.0 and True are different."""
+
+    def typed(leaf: Any) -> Any:
+        if isinstance(leaf, float):
+            return float, repr(leaf)
+        return type(leaf), leaf
+
+    arguments = map_leaves(typed, (launch.args, tuple(launch.kwargs.items()), launch.grids))
+    return id(launch.kernel), arguments
+
+
+def _run(number: int, written: list[Tensor], read: list[Tensor], sizes: list[int]) -> None:
+    launch_of(number)(*written, *read, *sizes)
+
+
+_library = torch.library.Library(NAMESPACE, "DEF")
+_library.define("launch(int number, Tensor(a!)[] written, Tensor[] read, SymInt[] sizes) -> ()")
+_library.impl("launch", _run, "CompositeExplicitAutograd")
+# autograd knows nothing of what a kernel does, as in eager
+_library.impl("launch", torch.library.fallthrough_kernel, "Autograd")
+
+launch = torch.ops.ingot_triton.launch.default

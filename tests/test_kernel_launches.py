@@ -1,0 +1,180 @@
+"""How launches of users' Triton kernels reach Triton, with a driver that notes them in the place of
+a GPU. Kernels are compiled for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import ingot
+from ingot.codegen.triton.module import available
+from tests.codegen.triton.interpreting import INTERPRETED
+
+if not available() or INTERPRETED:
+    pytest.skip("Triton is not installed, or interprets", allow_module_level=True)
+
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.runtime.driver import driver
+
+from ingot.loops import launches
+
+SCALE: tl.constexpr = tl.constexpr(2)
+
+
+@triton.jit
+def scale_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    tl.store(out_ptr + offsets, x * SCALE, mask=offsets < n)
+
+
+def place_of(argument: Any) -> Any:
+    """The address of a tensor, and any other argument."""
+    if isinstance(argument, torch.Tensor):
+        return argument.data_ptr()
+    return argument
+
+
+class Launched:
+    """Triton's launcher of a binary: notes the grid and the arguments."""
+
+    seen: list[tuple[Any, ...]] = []
+
+    def __init__(self, src: Any, metadata: Any) -> None:
+        self.metadata = metadata
+
+    def __call__(self, x: int, y: int, z: int, stream: int, function: int, *rest: Any) -> None:
+        packed, metadata, enter, leave, *arguments = rest
+        enter(metadata)
+        leave(metadata)
+        places = map(place_of, arguments)
+        self.seen.append(((x, y, z), stream, function, *places))
+
+
+class Driver:
+    """A GPU's driver without a GPU."""
+
+    launcher_cls = Launched
+
+    def __init__(self) -> None:
+        self.binaries = 0
+        self.utils = SimpleNamespace(
+            load_binary=self.load, get_device_properties=lambda device: {"max_shared_mem": 1 << 17}
+        )
+
+    def load(self, *_: Any) -> tuple[Any, ...]:
+        self.binaries += 1
+        return 0, self.binaries, 32, 0, 1024
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 7
+
+    def get_benchmarker(self) -> Any:
+        return lambda call, quantiles: call() or [1.0, 1.0, 1.0]
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Driver]:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    fake = Driver()
+    before = driver._active
+    driver.set_active(fake)
+    Launched.seen = []
+    scale_kernel.device_caches.clear()
+    yield fake
+    scale_kernel.device_caches.clear()
+    driver._active = before
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    n = out.numel()
+    scale_kernel[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, out, n, BLOCK=64)
+    return out
+
+
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is launched by way of Triton's own `run`."""
+    noted: list[Any] = []
+    run = launches.Launch._run
+
+    def noting(self: Any, operands: Any) -> Any:
+        noted.append(operands)
+        return run(self, operands)
+
+    monkeypatch.setattr(launches.Launch, "_run", noting)
+    return noted
+
+
+def test_a_binary_is_launched_as_triton_does(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = ingot.compile(scaled, fullgraph=True, dynamic=True)
+    noted = runs(monkeypatch)
+    memory = torch.zeros(4096)
+    inputs = [memory[:256], memory[:256], memory[:512], memory[1:258], memory[3:4], memory[:768]]
+    for x in inputs:
+        scaled(x)
+        compiled(x)
+        eager, ours = Launched.seen[-2:]
+        assert (eager[:4], eager[5:]) == (ours[:4], ours[5:])
+    # equal specializations, whose size is 1 apart, are launched without Triton's look-up
+    assert len(noted) < len(inputs)
+    before = len(noted)
+    compiled(memory[:1024])
+    assert len(noted) == before and Launched.seen[-1][0] == (16, 1, 1)
+
+
+def test_hooks_and_changed_globals_are_seen(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = ingot.compile(scaled, fullgraph=True)
+    x, seen = torch.zeros(256), []
+    compiled(x)
+    compiled(x)
+    triton.knobs.runtime.launch_enter_hook.add(seen.append)
+    try:
+        compiled(x)
+    finally:
+        triton.knobs.runtime.launch_enter_hook.remove(seen.append)
+    assert len(seen) == 1 and seen[0].get()["name"] == "scale_kernel"
+    scale_kernel.add_pre_run_hook(lambda *args, **kwargs: seen.append(args))
+    try:
+        compiled(x)
+    finally:
+        scale_kernel.pre_run_hooks.clear()
+    assert len(seen) == 2
+    monkeypatch.setitem(globals(), "SCALE", tl.constexpr(3))
+    with pytest.raises(RuntimeError, match="SCALE has changed"):
+        compiled(x)
+
+
+def test_autotuned_kernels_keep_their_choice(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = [triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128}, num_warps=2)]
+    tuned = triton.autotune(configs=configs, key=["n"])(scale_kernel)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        tuned[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
+        return out
+
+    compiled = ingot.compile(program, fullgraph=True, dynamic=True)
+    noted = runs(monkeypatch)
+    memory = torch.zeros(4096)
+    for count in (256, 512, 256, 512, 256):
+        tuned.best_config = None
+        compiled(memory[:count])
+        block = tuned.best_config.kwargs["BLOCK"]
+        assert Launched.seen[-1][0] == (count // block, 1, 1)
+    assert len(noted) == 2

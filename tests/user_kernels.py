@@ -1,0 +1,590 @@
+"""Programs that launch Triton kernels of their own, as users write them."""
+
+from __future__ import annotations
+
+# ruff: noqa: E731  (users write grids as lambdas)
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# -- kernels ---------------------------------------------------------------------------------------
+
+
+@triton.jit
+def add_kernel(x_ptr, y_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
+    pid = tl.program_id(axis=0)
+    offsets = pid * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < n_elements
+    x = tl.load(x_ptr + offsets, mask=mask)
+    y = tl.load(y_ptr + offsets, mask=mask)
+    tl.store(out_ptr + offsets, x + y, mask=mask)
+
+
+@triton.jit
+def scale_in_place_kernel(x_ptr, scale, n, BLOCK: tl.constexpr = 64):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    tl.store(x_ptr + offsets, x * scale, mask=offsets < n)
+
+
+@triton.jit
+def softmax_kernel(out_ptr, x_ptr, x_stride, out_stride, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * x_stride + offsets, mask=mask, other=-float("inf"))
+    x = x - tl.max(x, axis=0)
+    power = tl.exp(x)
+    tl.store(out_ptr + row * out_stride + offsets, power / tl.sum(power, axis=0), mask=mask)
+
+
+@triton.jit
+def matmul_kernel(
+    a_ptr, b_ptr, c_ptr, M, N, K: tl.constexpr,
+    stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    ks = tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + rows[:, None] * stride_am + ks[None, :] * stride_ak
+    b_ptrs = b_ptr + ks[:, None] * stride_bk + columns[None, :] * stride_bn
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for k in range(0, K, BLOCK_K):
+        rest = K - k
+        a = tl.load(a_ptrs, mask=(rows[:, None] < M) & (ks[None, :] < rest), other=0.0)
+        b = tl.load(b_ptrs, mask=(ks[:, None] < rest) & (columns[None, :] < N), other=0.0)
+        total += tl.dot(a, b, input_precision="ieee")
+        a_ptrs += BLOCK_K * stride_ak
+        b_ptrs += BLOCK_K * stride_bk
+    if ACTIVATION == "leaky_relu":
+        total = leaky_relu(total)
+    c_ptrs = c_ptr + rows[:, None] * stride_cm + columns[None, :] * stride_cn
+    tl.store(c_ptrs, total.to(c_ptr.dtype.element_ty), (rows[:, None] < M) & (columns[None, :] < N))
+
+
+@triton.jit
+def leaky_relu(x):
+    return tl.where(x >= 0, x, 0.01 * x)
+
+
+def _time_once(kernel_call: Callable[[], Any], quantiles: Any) -> list[float]:
+    kernel_call()
+    return [1.0, 1.0, 1.0]
+
+
+def tuned(**options: Any) -> Any:
+    """triton.autotune whose configurations are timed without a GPU."""
+    return triton.autotune(do_bench=_time_once, **options)
+
+
+tuned_add_kernel = tuned(
+    configs=[triton.Config({"BLOCK_SIZE": 64}, num_warps=2), triton.Config({"BLOCK_SIZE": 128})],
+    key=["n_elements"],
+)(add_kernel)
+
+single_add_kernel = tuned(configs=[triton.Config({"BLOCK_SIZE": 32})], key=[])(add_kernel)
+
+tuned_scale_kernel = tuned(
+    configs=[triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 32})],
+    key=["n"],
+    restore_value=["x_ptr"],
+)(scale_in_place_kernel)
+
+heuristic_add_kernel = triton.heuristics(
+    {"BLOCK_SIZE": lambda args: min(256, triton.next_power_of_2(args["n_elements"]))}
+)(add_kernel)
+
+
+def _zero_out(arguments: dict[str, Any]) -> None:
+    arguments["out_ptr"].zero_()
+
+
+@tuned(
+    configs=[triton.Config({"BLOCK": 32}, pre_hook=_zero_out), triton.Config({"BLOCK": 64})],
+    key=["n"],
+    reset_to_zero=["out_ptr"],
+)
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def total_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if EVEN:
+        x = tl.load(x_ptr + offsets)
+    else:
+        x = tl.load(x_ptr + offsets, mask=offsets < n, other=0.0)
+    tl.atomic_add(out_ptr, tl.sum(x, axis=0))
+
+
+@triton.jit
+def histogram_kernel(index_ptr, counts_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    index = tl.load(index_ptr + offsets, mask=mask, other=0)
+    tl.atomic_add(counts_ptr + index, 1, mask=mask)
+
+
+@triton.jit
+def _shifted(ptr, offset):
+    return ptr + offset
+
+
+@triton.jit
+def _store_both(first_ptr, second_ptr, x, mask):
+    tl.store(first_ptr, x, mask=mask)
+    tl.store(second_ptr, -x, mask=mask)
+
+
+@triton.jit
+def nested_kernel(x_ptr, a_ptr, b_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(_shifted(x_ptr, offsets), mask=offsets < n)
+    _store_both(_shifted(a_ptr, offsets), second_ptr=b_ptr + offsets, x=x, mask=offsets < n)
+
+
+@triton.jit
+def linear_kernel(x_ptr, bias_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    if bias_ptr is not None:
+        x += tl.load(bias_ptr + offsets, mask=offsets < n)
+    tl.store(out_ptr + offsets, x, mask=offsets < n)
+
+
+@triton.jit
+def cast_kernel(x_ptr, out_ptr, n, DTYPE: tl.constexpr, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    tl.store(out_ptr + offsets, x.to(DTYPE).to(tl.float32) * 2, mask=offsets < n)
+
+
+@triton.jit
+def transpose_kernel(x_ptr, out_ptr, rows, columns, sx0, sx1, so0, so1, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    mask = (i < rows) & (j < columns)
+    x = tl.load(x_ptr + i * sx0 + j * sx1, mask=mask)
+    tl.store(out_ptr + j * so0 + i * so1, x, mask=mask)
+
+
+@triton.jit
+def block_pointer_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    first = tl.program_id(0) * BLOCK
+    source = tl.make_block_ptr(x_ptr, (n,), (1,), (first,), (BLOCK,), (0,))
+    target = tl.make_block_ptr(
+        base=out_ptr, shape=(n,), strides=(1,), offsets=(0,), block_shape=(BLOCK,), order=(0,)
+    )
+    target = tl.advance(target, (first,))
+    tl.store(target, tl.load(source, boundary_check=(0,)) + 1, boundary_check=(0,))
+
+
+@triton.jit
+def pair_kernel(pointers, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(pointers[0] + offsets, mask=offsets < n)
+    tl.store(pointers[1] + offsets, x * 3, mask=offsets < n)
+
+
+@triton.jit
+def swiglu_kernel(gate_ptr, up_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    gate = tl.load(gate_ptr + offsets, mask=offsets < n).to(tl.float32)
+    up = tl.load(up_ptr + offsets, mask=offsets < n)
+    silu = (gate / (1 + tl.exp(-gate))).to(up.dtype)
+    tl.store(out_ptr + offsets, silu * up, mask=offsets < n)
+
+
+@triton.jit
+def swiglu_backward_kernel(grad_ptr, gate_ptr, up_ptr, n, BLOCK: tl.constexpr):
+    """Writes the gradients over gate and up, as Liger's kernel does."""
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n
+    grad = tl.load(grad_ptr + offsets, mask=mask)
+    gate = tl.load(gate_ptr + offsets, mask=mask)
+    up = tl.load(up_ptr + offsets, mask=mask)
+    sigmoid = 1 / (1 + tl.exp(-gate))
+    tl.store(up_ptr + offsets, grad * gate * sigmoid, mask=mask)
+    tl.store(gate_ptr + offsets, grad * up * sigmoid * (1 + gate * (1 - sigmoid)), mask=mask)
+
+
+@triton.jit
+def layer_norm_kernel(
+    x_ptr, out_ptr, w_ptr, b_ptr, mean_ptr, rstd_ptr, stride, n, eps, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < n
+    x = tl.load(x_ptr + row * stride + columns, mask=mask, other=0.0).to(tl.float32)
+    mean = tl.sum(x, axis=0) / n
+    centered = tl.where(mask, x - mean, 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(centered * centered, axis=0) / n + eps)
+    tl.store(mean_ptr + row, mean)
+    tl.store(rstd_ptr + row, rstd)
+    w = tl.load(w_ptr + columns, mask=mask)
+    b = tl.load(b_ptr + columns, mask=mask)
+    tl.store(out_ptr + row * stride + columns, centered * rstd * w + b, mask=mask)
+
+
+@triton.jit
+def layer_norm_backward_kernel(
+    dx_ptr, dy_ptr, dw_ptr, db_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, stride, n, BLOCK: tl.constexpr
+):
+    row = tl.program_id(0)
+    columns = tl.arange(0, BLOCK)
+    mask = columns < n
+    x = tl.load(x_ptr + row * stride + columns, mask=mask, other=0.0)
+    dy = tl.load(dy_ptr + row * stride + columns, mask=mask, other=0.0)
+    w = tl.load(w_ptr + columns, mask=mask, other=0.0)
+    mean, rstd = tl.load(mean_ptr + row), tl.load(rstd_ptr + row)
+    x_hat = tl.where(mask, (x - mean) * rstd, 0.0)
+    w_dy = tl.where(mask, w * dy, 0.0)
+    c1 = tl.sum(x_hat * w_dy, axis=0) / n
+    c2 = tl.sum(w_dy, axis=0) / n
+    tl.store(dx_ptr + row * stride + columns, (w_dy - (x_hat * c1 + c2)) * rstd, mask=mask)
+    tl.atomic_add(dw_ptr + columns, dy * x_hat, mask=mask)
+    tl.atomic_add(db_ptr + columns, dy, mask=mask)
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+def add(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    n = out.numel()
+    grid = lambda meta: (triton.cdiv(n, meta["BLOCK_SIZE"]),)
+    add_kernel[grid](x, y, out, n, BLOCK_SIZE=128)
+    return out
+
+
+def add_between(x: Tensor, y: Tensor) -> Tensor:
+    out = add(x * 2 + 1, y.sin())
+    return out.relu() - 1
+
+
+def add_by_keywords(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    grid = (triton.cdiv(x.numel(), 64), 1, 1)
+    add_kernel[grid](
+        x_ptr=x, y_ptr=y, out_ptr=out, n_elements=x.numel(), BLOCK_SIZE=64, num_warps=2,
+        num_stages=2,
+    )  # fmt: skip
+    return out
+
+
+def add_three_times(x: Tensor, y: Tensor) -> Tensor:
+    first = add(x, y)
+    second = add(first, first)
+    return add(second.cos(), x) + first
+
+
+def add_tuned(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    grid = lambda meta: (triton.cdiv(x.numel(), meta["BLOCK_SIZE"]),)
+    tuned_add_kernel[grid](x, y, out, x.numel())
+    return out * 2
+
+
+def add_single(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    single_add_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK_SIZE"]),)](
+        x, y, out, n_elements=x.numel()
+    )
+    return out
+
+
+def add_heuristic(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+
+    def grid(meta):
+        return (triton.cdiv(out.numel(), meta["BLOCK_SIZE"]),)
+
+    heuristic_add_kernel[grid](x, y, out, n_elements=x.numel())
+    return out
+
+
+def scale_argument(x: Tensor) -> Tensor:
+    scale_in_place_kernel[(triton.cdiv(x.numel(), 64),)](x, 3.0, x.numel())
+    return x + 1
+
+
+def scale_intermediate(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x + 1
+    before = y * 1
+    scale_in_place_kernel[(triton.cdiv(y.numel(), 32),)](y, 0.5, y.numel(), BLOCK=32)
+    return y, before
+
+
+def scale_tuned(x: Tensor) -> Tensor:
+    y = x.clone()
+    tuned_scale_kernel[lambda meta: (triton.cdiv(y.numel(), meta["BLOCK"]),)](y, 2.0, y.numel())
+    return y
+
+
+def scale_row(x: Tensor) -> Tensor:
+    """A write through a view."""
+    y = x * 1
+    scale_in_place_kernel[(1,)](y[1], 10.0, 16)
+    return y.sum(1)
+
+
+def scale_flat_view(x: Tensor) -> Tensor:
+    y = x * 1
+    z = y.t()
+    scale_in_place_kernel[(triton.cdiv(y.numel(), 64),)](y.view(-1), 10.0, y.numel())
+    return z + 1
+
+
+def scale_behind_a_view(x: Tensor) -> Tensor:
+    """A kernel that goes beyond the elements of the view that it is given."""
+    y = x.sin()
+    scale_in_place_kernel[(triton.cdiv(y.numel(), 64),)](y[0], 10.0, y.numel())
+    return y
+
+
+def read_behind_a_view(x: Tensor) -> Tensor:
+    y, out = x.sin(), torch.empty(x.numel(), device=x.device)
+    add_kernel[(triton.cdiv(x.numel(), 64),)](y[0], y[0, :4], out, x.numel(), BLOCK_SIZE=64)
+    return out
+
+
+def softmax(x: Tensor) -> Tensor:
+    rows, columns = x.shape
+    out = torch.empty_like(x)
+    block = triton.next_power_of_2(columns)
+    softmax_kernel[(rows,)](out, x, x.stride(0), out.stride(0), columns, BLOCK=block)
+    return out
+
+
+def softmax_of_slice(x: Tensor) -> Tensor:
+    return softmax((x * 2)[:, :10]) + 1
+
+
+def matmul(a: Tensor, b: Tensor, activation: str = "") -> Tensor:
+    c = torch.empty((a.shape[0], b.shape[1]), device=a.device, dtype=a.dtype)
+    grid = lambda meta: (
+        triton.cdiv(a.shape[0], meta["BLOCK_M"]),
+        triton.cdiv(b.shape[1], meta["BLOCK_N"]),
+    )
+    matmul_kernel[grid](
+        a, b, c, a.shape[0], b.shape[1], a.shape[1],
+        a.stride(0), a.stride(1), b.stride(0), b.stride(1), c.stride(0), c.stride(1),
+        BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, ACTIVATION=activation,
+    )  # fmt: skip
+    return c
+
+
+def matmul_between(a: Tensor, b: Tensor) -> Tensor:
+    return matmul(a.relu(), b.t() * 2, "leaky_relu").sigmoid()
+
+
+def total(x: Tensor) -> Tensor:
+    out = torch.zeros(1, device=x.device)
+    total_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, out, x.numel())
+    return out / x.numel()
+
+
+def histogram(index: Tensor) -> Tensor:
+    counts = torch.zeros(10, dtype=torch.int32, device=index.device)
+    n = index.numel()
+    histogram_kernel[(triton.cdiv(n, 32),)](index, counts, n, BLOCK=32)
+    return counts.float() / n
+
+
+def nested(x: Tensor) -> Tensor:
+    a, b = torch.empty_like(x), torch.empty_like(x)
+    n = x.numel()
+    nested_kernel[(triton.cdiv(n, 64),)](x, a, b, n, BLOCK=64)
+    return a * 2 + b
+
+
+def linear(x: Tensor, bias: Tensor | None) -> Tensor:
+    out = torch.empty_like(x)
+    linear_kernel[(triton.cdiv(x.numel(), 64),)](x, bias, out, x.numel(), BLOCK=64)
+    return out
+
+
+def linear_both(x: Tensor, y: Tensor) -> Tensor:
+    return linear(x, None) - linear(x, y)
+
+
+def cast(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    for dtype in (tl.float16, tl.float32):
+        cast_kernel[(triton.cdiv(x.numel(), 64),)](x, out, x.numel(), dtype, BLOCK=64)
+        x = out + 1
+    return x
+
+
+def transposed(x: Tensor) -> Tensor:
+    out = torch.empty(x.shape[::-1], device=x.device)
+    grid = (triton.cdiv(x.shape[0], 16), triton.cdiv(x.shape[1], 16))
+    transpose_kernel[grid](x, out, *x.shape, *x.stride(), *out.stride(), BLOCK=16)
+    return out
+
+
+def transposed_twice(x: Tensor) -> Tensor:
+    return transposed(transposed(x + 1).t().contiguous().t())
+
+
+def block_pointers(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    block_pointer_kernel[(triton.cdiv(x.numel(), 32),)](x, out, x.numel(), BLOCK=32)
+    return out
+
+
+def pair(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    pair_kernel[(triton.cdiv(x.numel(), 32),)]((x.relu(), out), x.numel(), BLOCK=32)
+    return out
+
+
+def wrapped(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    grid = (triton.cdiv(x.numel(), 64),)
+    torch.library.wrap_triton(add_kernel)[grid](x, y, out, x.numel(), BLOCK_SIZE=64)
+    return out
+
+
+def run_itself(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    grid = (triton.cdiv(x.numel(), 64),)
+    add_kernel.run(x, y, out, x.numel(), BLOCK_SIZE=64, grid=grid, warmup=False)
+    return out
+
+
+class Kernels(torch.nn.Module):
+    """Kernels that are attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = add_kernel
+        self.kernels = [linear_kernel]
+        self.weight = torch.nn.Parameter(torch.linspace(0, 1, 300))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, n = torch.empty_like(x), x.numel()
+        grid = (triton.cdiv(n, 64),)
+        self.kernel[grid](x, self.weight.to(x.device), out, n, BLOCK_SIZE=64)
+        self.kernels[0][grid](out * 1, None, out, n, BLOCK=64)
+        return out
+
+
+class SwiGLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        out, n = torch.empty_like(gate), gate.numel()
+        swiglu_kernel[(triton.cdiv(n, 64),)](gate, up, out, n, BLOCK=64)
+        ctx.save_for_backward(gate, up)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        gate, up, n = gate.clone(), up.clone(), gate.numel()
+        grad = grad.contiguous()
+        swiglu_backward_kernel[(triton.cdiv(n, 64),)](grad, gate, up, n, BLOCK=64)
+        return gate, up
+
+
+class LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        rows, n = x.shape
+        out = torch.empty_like(x)
+        mean = torch.empty((rows,), dtype=torch.float32, device=x.device)
+        rstd = torch.empty((rows,), dtype=torch.float32, device=x.device)
+        block = triton.next_power_of_2(n)
+        layer_norm_kernel[(rows,)](
+            x, out, weight, bias, mean, rstd, x.stride(0), n, eps, BLOCK=block, num_warps=4
+        )
+        ctx.save_for_backward(x, weight, mean, rstd)
+        ctx.block = block
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        x, weight, mean, rstd = ctx.saved_tensors
+        rows, n = x.shape
+        dy = dy.contiguous()
+        dx, dw, db = torch.empty_like(x), torch.zeros_like(weight), torch.zeros_like(weight)
+        layer_norm_backward_kernel[(rows,)](
+            dx, dy, dw, db, x, weight, mean, rstd, x.stride(0), n, BLOCK=ctx.block
+        )
+        return dx, dw, db, None
+
+
+def swiglu_block(x: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+    return SwiGLU.apply(x @ w1, x @ w2).sin()
+
+
+def layer_norm_block(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    y = LayerNorm.apply(x * 2, weight, bias, 1e-5)
+    return F.gelu(y) + x
+
+
+def kernel_beside_autograd(x: Tensor, y: Tensor) -> Tensor:
+    """What a kernel computes has no gradient."""
+    return add(x.detach(), y) * x
+
+
+class Program(NamedTuple):
+    """A program and what its arguments are drawn as."""
+
+    fn: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    grad: bool = False
+
+
+PROGRAMS = {
+    fn.__name__: Program(fn, shapes)
+    for fn, *shapes in [
+        (add, (300,), (300,)),
+        (add_between, (7, 100), (7, 100)),
+        (add_by_keywords, (300,), (300,)),
+        (add_three_times, (300,), (300,)),
+        (add_tuned, (300,), (300,)),
+        (add_single, (300,), (300,)),
+        (add_heuristic, (300,), (300,)),
+        (scale_argument, (300,)),
+        (scale_intermediate, (300,)),
+        (scale_tuned, (300,)),
+        (scale_row, (5, 16)),
+        (scale_flat_view, (5, 16)),
+        (scale_behind_a_view, (5, 16)),
+        (read_behind_a_view, (5, 16)),
+        (softmax, (9, 50)),
+        (softmax_of_slice, (9, 20)),
+        (matmul, (20, 33), (33, 17)),
+        (matmul_between, (20, 33), (17, 33)),
+        (total, (300,)),
+        (nested, (300,)),
+        (linear_both, (300,), (300,)),
+        (cast, (300,)),
+        (transposed, (20, 33)),
+        (transposed_twice, (20, 33)),
+        (block_pointers, (300,)),
+        (pair, (300,)),
+        (wrapped, (300,), (300,)),
+        (run_itself, (300,), (300,)),
+    ]
+}
+
+TRAINING = {
+    "swiglu": Program(swiglu_block, ((6, 8), (8, 20), (8, 20))),
+    "layer_norm": Program(layer_norm_block, ((6, 50), (50,), (50,))),
+    "beside_autograd": Program(kernel_beside_autograd, ((300,), (300,))),
+}
+
+
+def draw(program: Program, device: str = "cpu", seed: int = 0) -> list[Tensor]:
+    """Arguments of a program."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = []
+    for shape in program.shapes:
+        tensors.append(torch.randn(shape, generator=generator).to(device))
+    return tensors
