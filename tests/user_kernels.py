@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 # ruff: noqa: E731  (users write grids as lambdas)
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 # -- kernels ---------------------------------------------------------------------------------------
 
@@ -23,6 +25,14 @@ def add_kernel(x_ptr, y_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
     x = tl.load(x_ptr + offsets, mask=mask)
     y = tl.load(y_ptr + offsets, mask=mask)
     tl.store(out_ptr + offsets, x + y, mask=mask)
+
+
+@triton.jit
+def multiply_kernel(x_ptr, y_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < n_elements
+    x = tl.load(x_ptr + offsets, mask=mask)
+    tl.store(out_ptr + offsets, x * tl.load(y_ptr + offsets, mask=mask), mask=mask)
 
 
 @triton.jit
@@ -250,6 +260,18 @@ def layer_norm_backward_kernel(
     tl.atomic_add(db_ptr + columns, dy, mask=mask)
 
 
+@triton.jit
+def by_address_kernel(table, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.arange(0, BLOCK)
+    pointer = tl.load(table).to(tl.pointer_type(tl.float32))
+    tl.store(out_ptr + offsets, tl.load(pointer + offsets, mask=offsets < n), mask=offsets < n)
+
+
+@triton.jit
+def printing_kernel(x_ptr, BLOCK: tl.constexpr):
+    tl.device_print("seen", tl.load(x_ptr + tl.arange(0, BLOCK)))
+
+
 # -- programs --------------------------------------------------------------------------------------
 
 
@@ -457,6 +479,102 @@ def run_itself(x: Tensor, y: Tensor) -> Tensor:
     return out
 
 
+def _add_into(x: Tensor, y: Tensor, out: Tensor) -> Tensor:
+    add_kernel[(1,)](x, y, out, out.numel(), BLOCK_SIZE=triton.next_power_of_2(out.numel()))
+    return out
+
+
+def _scale(x: Tensor, scale: float) -> Tensor:
+    scale_in_place_kernel[(1,)](x, scale, x.numel(), BLOCK=triton.next_power_of_2(x.numel()))
+    return x
+
+
+def scale_row_of_argument(x: Tensor) -> Tensor:
+    row = x[1]
+    _scale(x, 2.0)
+    _scale(x[2], 3.0)
+    return row + 1
+
+
+def add_rows(x: Tensor) -> Tensor:
+    """Three views of one tensor, of which one is written."""
+    y = x + 1
+    _add_into(y[0], y[1], y[2])
+    return y
+
+
+def swap_doubled(x: Tensor, y: Tensor) -> Tensor:
+    before = x.clone()
+    _add_into(y, y, x)
+    _add_into(before, before, y)
+    return x - y
+
+
+def accumulate(x: Tensor, total: Tensor) -> Tensor:
+    _add_into(total, x, total)
+    doubled = total * 2
+    _add_into(total, x, total)
+    return doubled + total
+
+
+def between_writes(x: Tensor) -> tuple[Tensor, ...]:
+    a = x + 1
+    b = a * 2
+    _scale(a, 3.0)
+    c = a * 2
+    _scale(b, 3.0)
+    return a, b, c
+
+
+def same_launch_twice(x: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = torch.zeros_like(x), torch.zeros_like(x)
+    _add_into(x, x, a)
+    _add_into(x, x, b)
+    return a.add_(1), b
+
+
+def alike_components(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+    """Parts of the graph that differ by a kernel, or a constant that it is given."""
+    outs = []
+    for kernel, a, n in ((add_kernel, x, 32), (multiply_kernel, y, 32), (add_kernel, z, 16)):
+        out = torch.zeros_like(a)
+        kernel[(1,)](a * 2, a, out, n, BLOCK_SIZE=32)
+        outs.append(out.sin())
+    return tuple(outs)
+
+
+def in_a_loop(x: Tensor) -> Tensor:
+    for _ in range(3):
+        x = _scale(x, 2.0) + 1
+    return x
+
+
+def views_of_written(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = torch.ones(4, x.numel(), device=x.device)
+    _scale(y[2:], 2.0)
+    _add_into(x, x, y[1])
+    return y[1], y[1:3].t()
+
+
+def read_views(x: Tensor) -> Tensor:
+    y = (x * 2).view(4, 2, 8)[1:3].transpose(1, 2)
+    return _add_into(y, y, torch.empty(y.numel(), device=x.device))
+
+
+def other_constants(x: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    add_kernel[(1,)](x, x, out, x.numel(), BLOCK_SIZE=tl.constexpr(64))
+    bound = functools.partial(add_kernel[(1,)], BLOCK_SIZE=64)
+    bound(x, out, out, x.numel())
+    return out
+
+
+def empty_grid(x: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    add_kernel[(0,)](x, x, out, x.numel(), BLOCK_SIZE=64)
+    return out + 1
+
+
 class Kernels(torch.nn.Module):
     """Kernels that are attributes."""
 
@@ -527,17 +645,48 @@ def layer_norm_block(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.gelu(y) + x
 
 
+class ScaledSum(torch.autograd.Function):
+    """Writes over what it is given, as Liger's cross entropy does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        _scale(x, 0.5)
+        ctx.save_for_backward(x.detach())
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return _scale(x, 3.0) * grad
+
+
+def scaled_sum(x: Tensor) -> Tensor:
+    return ScaledSum.apply(x * 2)
+
+
+def saved_then_written(x: Tensor) -> Tensor:
+    """The backward of exp is given what the kernel has left, as in eager."""
+    return _scale(x.exp(), 2.0)
+
+
+def written_leaf(w: Tensor, x: Tensor) -> Tensor:
+    return _scale(w, 2.0) * x
+
+
+def checkpointed(x: Tensor, w1: Tensor, w2: Tensor) -> Any:
+    return checkpoint(swiglu_block, x, w1, w2, use_reentrant=False)
+
+
 def kernel_beside_autograd(x: Tensor, y: Tensor) -> Tensor:
     """What a kernel computes has no gradient."""
     return add(x.detach(), y) * x
 
 
 class Program(NamedTuple):
-    """A program and what its arguments are drawn as."""
+    """A program and the shapes of its arguments."""
 
     fn: Callable[..., Any]
     shapes: tuple[tuple[int, ...], ...]
-    grad: bool = False
 
 
 PROGRAMS = {
@@ -571,12 +720,28 @@ PROGRAMS = {
         (pair, (300,)),
         (wrapped, (300,), (300,)),
         (run_itself, (300,), (300,)),
+        (scale_row_of_argument, (4, 8)),
+        (add_rows, (4, 8)),
+        (swap_doubled, (32,), (32,)),
+        (accumulate, (32,), (32,)),
+        (between_writes, (32,)),
+        (same_launch_twice, (32,)),
+        (alike_components, (32,), (32,), (32,)),
+        (in_a_loop, (32,)),
+        (views_of_written, (8,)),
+        (read_views, (4, 16)),
+        (other_constants, (50,)),
+        (empty_grid, (50,)),
     ]
 }
 
 TRAINING = {
     "swiglu": Program(swiglu_block, ((6, 8), (8, 20), (8, 20))),
     "layer_norm": Program(layer_norm_block, ((6, 50), (50,), (50,))),
+    "scaled_sum": Program(scaled_sum, ((32,),)),
+    "saved_then_written": Program(saved_then_written, ((32,),)),
+    "written_leaf": Program(written_leaf, ((32,), (32,))),
+    "checkpointed": Program(checkpointed, ((6, 8), (8, 20), (8, 20))),
     "beside_autograd": Program(kernel_beside_autograd, ((300,), (300,))),
 }
 

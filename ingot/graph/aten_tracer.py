@@ -119,6 +119,7 @@ class AtenTracer(Mode):
         self._inputs: list[Tracked] = []
         self._inputs_by_storage: dict[int, list[Tracked]] = {}
         self._literals: dict[int, FakeTensor] = {}
+        self.launched_on: set[int] = set()  # the storages that kernels of the user's have written
         # the places that masks select, by id and version of the mask
         self._places: dict[tuple[int, int], list[Tensor]] = {}
         self.constants: dict[str, Tensor] = {}
@@ -517,15 +518,16 @@ class AtenTracer(Mode):
             node.args = torch.fx.node.map_aggregate(node.args, in_terms_of_free)
 
     def _uncounted(self) -> frozenset[int]:
-        """The inputs that were written through `data` alone, of which autograd does not know."""
-        through_data = set()
+        """The inputs that were written through `data` or by launches alone, of which autograd does
+        not know."""
+        unnoticed = set(self.launched_on)
         for t in self._tracked.values():
             if t.fake.counts_alone:
-                through_data.add(id(t.storage))
+                unnoticed.add(id(t.storage))
         positions = set()
         for position, tracked in self.written_inputs():
             fake = tracked.fake
-            if id(tracked.storage) in through_data:
+            if id(tracked.storage) in unnoticed:
                 if not fake.is_inference() and not fake._version:
                     positions.add(position)
         return frozenset(positions)

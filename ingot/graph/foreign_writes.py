@@ -37,6 +37,8 @@ def record_functional(
     shown = []
     if op is launch:
         shown = _viewed_bases(tracer, args, bases)
+        for base in bases:
+            tracer.launched_on.add(id(base.storage))
     numbers = {}
     for number, base in enumerate((*bases, *shown)):
         numbers[id(base)] = number

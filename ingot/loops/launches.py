@@ -9,8 +9,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,10 +74,13 @@ class Launch:
         if self._exact is None:
             self._run(operands)
             return
-        key = self._key(operands)
+        triton = _triton()
+        device = triton.driver.active.get_current_device()
+        key = self._key(device, operands)
         binary = self._binaries.get(key)
         if binary is not None and binary.is_current():
-            binary.launch(operands)
+            stream = triton.driver.active.get_current_stream(device)
+            binary.launch(operands, stream, triton.hooks)
             return
         compiled = self._run(operands)
         if len(self._binaries) == MOST_BINARIES:
@@ -86,18 +89,20 @@ class Launch:
         if found is not None:
             self._binaries[key] = found
 
-    def _key(self, operands: Args) -> tuple[Any, ...]:
-        """What Triton distinguishes in the operands: where a tensor begins, and of an integer its
-        type, whether it is 1, and whether it is a multiple of 16."""
+    def _key(self, device: int, operands: Args) -> tuple[Any, ...]:
+        """What Triton distinguishes in the operands.
+
+        It is whether a tensor is aligned, and of an integer the type, whether it is 1, and whether
+        it is a multiple of 16.
+        """
         assert self._exact is not None
-        driver = _driver()
-        key: list[Any] = [driver.get_current_device()]
+        key = [device]
         for tensor in operands[: self.tensors]:
-            key.append(tensor.data_ptr() % ALIGNMENT == 0)
+            key.append(not tensor.data_ptr() % ALIGNMENT)
         for position in self._numbers:
             number = operands[position]
-            is_short = -(1 << 31) <= number < 1 << 31
-            key.append((number == 1, number % ALIGNMENT == 0, is_short))
+            is_long = not -LIMIT <= number < LIMIT
+            key.append((not number % ALIGNMENT) + 2 * (number == 1) + 4 * is_long)
         for position in self._exact:
             key.append(operands[position])
         return tuple(key)
@@ -114,7 +119,7 @@ class Launch:
         return self.__name__
 
 
-ALIGNMENT = 16
+ALIGNMENT, LIMIT = 16, 1 << 31
 MOST_BINARIES = 256
 """How many kinds of operands are remembered of one launch."""
 
@@ -140,10 +145,19 @@ def _chosen(choices: Sequence[Choice], meta: Mapping[str, Any]) -> Grid:
     raise RuntimeError("the configurations of an autotuned kernel have changed")
 
 
-def _driver() -> Any:
+class _Triton(NamedTuple):
+    """Triton's driver, and its hooks that are called at each launch."""
+
+    driver: Any
+    hooks: Any
+
+
+@cache
+def _triton() -> _Triton:
+    from triton import knobs
     from triton.runtime.driver import driver
 
-    return driver.active
+    return _Triton(driver, knobs.runtime)
 
 
 def _named(launch: Launch) -> dict[str, Any]:
@@ -199,6 +213,7 @@ class _Binary:
         self.kernel, self.jit, self.config = launch.kernel, launch.kernel, None
         if hasattr(self.kernel, "best_config"):
             self.jit, self.config = self.kernel.fn, self.kernel.best_config
+        self.grid_varies = any(isinstance(blocks, Operand) for blocks in grid)
         self.places: list[tuple[int, int]] = []
         for place, argument in enumerate(arguments):
             if isinstance(argument, Operand):
@@ -228,38 +243,27 @@ class _Binary:
     def is_current(self) -> bool:
         """Whether the globals that the kernel was compiled for are as they were, and no hook is to
         be called with its arguments."""
-        if self.jit.pre_run_hooks:
-            return False
         for (name, _), (value, namespace) in self.jit.used_global_vals.items():
-            if name not in namespace or namespace[name] != value:
+            if namespace.get(name, self) is not value and namespace.get(name, self) != value:
                 return False
-        return True
+        return not self.jit.pre_run_hooks
 
-    def launch(self, operands: Args) -> None:
-        arguments = self.arguments.copy()
+    def launch(self, operands: Args, stream: int, hooks: Any) -> None:
+        arguments, compiled = self.arguments.copy(), self.compiled
         for place, number in self.places:
             arguments[place] = operands[number]
-        grid = []
-        for blocks in self.grid:
-            grid.append(operands[blocks.number] if isinstance(blocks, Operand) else blocks)
-        compiled, hooks, driver = self.compiled, _hooks(), _driver()
-        stream = driver.get_current_stream(driver.get_current_device())
-        metadata = None
-        if hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls:
-            metadata = compiled.launch_metadata(tuple(grid), stream, *arguments)
+        grid = self.grid
+        if self.grid_varies:
+            grid = filled(grid, operands)
+        enter, leave, metadata = hooks.launch_enter_hook, hooks.launch_exit_hook, None
+        if enter.calls or leave.calls:
+            metadata = compiled.launch_metadata(grid, stream, *arguments)
         if self.config is not None:
             self.kernel.best_config = self.config
         compiled.run(
-            *grid, stream, compiled.function, compiled.packed_metadata, metadata,
-            hooks.launch_enter_hook, hooks.launch_exit_hook, *arguments,
+            *grid, stream, compiled.function, compiled.packed_metadata, metadata, enter, leave,
+            *arguments,
         )  # fmt: skip
-
-
-def _hooks() -> Any:
-    """Triton's functions that are called at each launch."""
-    from triton import knobs
-
-    return knobs.runtime
 
 
 def function_of(kernel: Any) -> Callable[..., Any]:

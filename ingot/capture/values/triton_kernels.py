@@ -224,6 +224,8 @@ class _Call:
         if is_triton and (type(object_).__name__ in _CONSTANTS or _is_jit(object_)):
             self.session.guard(value.source, Kind.IDENTITY, object_)
             return object_
+        if object_ is None and value.python_type().__name__ == "constexpr":
+            return value.python_type()(self.constant(value.get_attribute(self.session, "value")))
         return self.session.known(value)
 
     def operand(self, leaf: Any) -> Any:
