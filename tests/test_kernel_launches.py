@@ -3,6 +3,7 @@ a GPU. Kernels are compiled for one."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,19 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
+from ingot.graph.kernel_writes import effects_of
 from ingot.loops import launches
+from tests import user_kernels
+from tests.user_kernels import PROGRAMS, TRAINING, draw
+
+KERNELS = {
+    "nested": [user_kernels.nested_kernel],
+    "matmul": [user_kernels.matmul_kernel],
+    "swiglu": [user_kernels.swiglu_kernel, user_kernels.swiglu_backward_kernel],
+    "layer_norm": [user_kernels.layer_norm_kernel, user_kernels.layer_norm_backward_kernel],
+    "total": [user_kernels.total_kernel.fn.fn],
+    "transposed": [user_kernels.transpose_kernel],
+}
 
 SCALE: tl.constexpr = tl.constexpr(2)
 
@@ -138,6 +151,79 @@ def test_a_binary_is_launched_as_triton_does(gpu: Driver, monkeypatch: pytest.Mo
     assert len(noted) == before and Launched.seen[-1][0] == (16, 1, 1)
 
 
+ALIKE = """
+    add_by_keywords add_heuristic total nested linear_both cast matmul_between read_behind_a_view
+    scale_row_of_argument alike_components swiglu layer_norm
+""".split()
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_programs_launch_what_eager_launches(gpu: Driver, name: str) -> None:
+    program = {**PROGRAMS, **TRAINING}[name]
+
+    def launched(fn: Any) -> list[Any]:
+        Launched.seen.clear()
+        tensors = draw(program)
+        for t in tensors:
+            t.requires_grad_(name in TRAINING)
+        result = fn(*tensors)
+        if name in TRAINING:
+            result.sum().backward()
+        return [(seen[0], *filter(is_no_address, seen[3:])) for seen in Launched.seen]
+
+    launched(program.fn)  # a kernel is tuned
+    expected = launched(program.fn)
+    for dynamic in (None, True):
+        compiled = ingot.compile(program.fn, fullgraph=True, dynamic=dynamic)
+        for _ in range(3):
+            assert sorted(map(str, launched(compiled))) == sorted(map(str, expected))
+
+
+def is_no_address(argument: Any) -> bool:
+    return not isinstance(argument, int) or argument < 1 << 30
+
+
+def stored_in(ttir: str) -> set[str]:
+    """The parameters that Triton's own IR of a kernel stores to, once calls are inlined."""
+    first: dict[str, str] = {}
+    pointers = set()
+    for line in ttir.splitlines():
+        for name, start in re.findall(r"(%\w+) = (%\w+)", line):  # of a loop
+            first[name] = start
+        if match := re.match(r"\s*(%\w+) = [\w.]+ (%\w+)", line):
+            first[match[1]] = match[2]
+        if match := re.search(r"tt\.(?:store|atomic_\w+)\b[^%]*(%\w+)", line):
+            pointers.add(match[1])
+    names = set()
+    for pointer in pointers:
+        while pointer in first:
+            pointer = first[pointer]
+        names.add(pointer.removeprefix("%"))
+    return names
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_a_kernel_writes_is_what_its_ir_stores_to(gpu: Driver, name: str) -> None:
+    program = {**PROGRAMS, **TRAINING}[name]
+    for kernel in KERNELS[name]:
+        kernel.device_caches.clear()
+    tensors = draw(program)
+    for t in tensors:
+        t.requires_grad_(name in TRAINING)
+    result = program.fn(*tensors)
+    if name in TRAINING:
+        result.sum().backward()
+    for kernel in KERNELS[name]:
+        binaries = list(kernel.device_caches[0][0].values())
+        assert binaries
+        written = filter(is_pointer, effects_of(kernel).written)
+        assert stored_in(binaries[0].asm["ttir"]) == set(written)
+
+
+def is_pointer(name: str) -> bool:
+    return name.endswith("_ptr")
+
+
 def test_hooks_and_changed_globals_are_seen(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = ingot.compile(scaled, fullgraph=True)
     x, seen = torch.zeros(256), []
@@ -158,6 +244,19 @@ def test_hooks_and_changed_globals_are_seen(gpu: Driver, monkeypatch: pytest.Mon
     monkeypatch.setitem(globals(), "SCALE", tl.constexpr(3))
     with pytest.raises(RuntimeError, match="SCALE has changed"):
         compiled(x)
+
+
+def test_a_kernel_that_was_wrapped_outside(gpu: Driver) -> None:
+    wrapper = torch.library.wrap_triton(scale_kernel)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        wrapper[(4,)](x, out, x.numel(), 64)
+        return out
+
+    compiled = ingot.compile(program, fullgraph=True)
+    compiled(torch.zeros(256))
+    assert len(Launched.seen) == 1 and Launched.seen[0][0] == (4, 1, 1)
 
 
 def test_autotuned_kernels_keep_their_choice(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,11 @@ class Launch:
         if found is not None:
             self._binaries[key] = found
 
+    @property
+    def calls_functions(self) -> bool:
+        """Whether Triton is asked at each launch, which may call functions of the user's."""
+        return self._exact is None
+
     def _key(self, device: int, operands: Args) -> tuple[Any, ...]:
         """What Triton distinguishes in the operands.
 

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from ingot.errors import Unsupported, unsupported
 from ingot.loops.ir import Library
+from ingot.loops.launches import Launch
 from ingot.loops.side_effects import acts
 from ingot.native import _native
 from ingot.runtime.program import Program
@@ -145,6 +146,10 @@ def why_not(program: Program, costs: Costs) -> str:
 def _why_not_call(node: Library, buffers: Mapping[str, Any], costs: Costs) -> str:
     """Why a library call cannot be recorded; "" where it can."""
     name = getattr(node.function, "__name__", str(node.function))
+    if isinstance(node.function, Launch):
+        if node.function.calls_functions:
+            return f"{name} calls functions of the program's"
+        return ""
     if node.ordered and acts(node.function):
         return f"{name} may do more than launch kernels"
     if _drops_attention(node):

@@ -60,6 +60,13 @@ def _wrap_triton(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return kernel
 
 
+@means("torch._higher_order_ops.triton_kernel_wrap.__getitem__", how=How.UNREALIZED)
+def _item_of_wrapped(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """`wrapper[grid]` of what wrap_triton() gave outside: that of its kernel."""
+    kernel = session.realize(session.realize(args[0]).get_attribute(session, "kernel"))
+    return session.call(kernel.get_attribute(session, "__getitem__"), args[1:], kwargs)
+
+
 def _outside(session: Session, function: Any) -> FunctionValue:
     return FunctionValue.outside(session, function, ConstSource(function))
 
@@ -126,7 +133,7 @@ class _Call:
         written = self.written_names(effects, tensors)
         grids = self.grids()
         args: list[Any] = []
-        for name, value in zip(self.positional_names(), self.args):
+        for value, name in zip(self.args, self.positional_names()):
             args.append(self.slot(name, value, name in written))
         kwargs: dict[str, Any] = {}
         for name, value in self.kwargs.items():
@@ -159,7 +166,8 @@ class _Call:
 
     def named(self) -> Iterator[tuple[str, Value]]:
         """Each argument with its parameter's name, or that of an option."""
-        yield from zip(self.positional_names(), self.args)
+        for value, name in zip(self.args, self.positional_names()):
+            yield name, value
         yield from self.kwargs.items()
 
     def names_of_tensors(self) -> Iterator[str]:
