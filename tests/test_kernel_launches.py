@@ -26,7 +26,7 @@ from triton.runtime.driver import driver
 from ingot.graph.kernel_writes import effects_of
 from ingot.loops import launches
 from tests import user_kernels
-from tests.user_kernels import PROGRAMS, TRAINING, draw
+from tests.user_kernel_programs import PROGRAMS, TRAINING, draw
 
 KERNELS = {
     "nested": [user_kernels.nested_kernel],
@@ -257,6 +257,20 @@ def test_a_kernel_that_was_wrapped_outside(gpu: Driver) -> None:
     compiled = ingot.compile(program, fullgraph=True)
     compiled(torch.zeros(256))
     assert len(Launched.seen) == 1 and Launched.seen[0][0] == (4, 1, 1)
+
+
+def test_what_a_launch_gives(gpu: Driver) -> None:
+    def program(x: torch.Tensor, returns: bool) -> Any:
+        binary = scale_kernel[(4,)](x, x, x.numel(), BLOCK=64)
+        return binary if returns else x
+
+    x = torch.zeros(256)
+    assert ingot.compile(program, fullgraph=True)(x, False) is x
+    with pytest.raises(ingot.GraphBreakError):
+        ingot.compile(program, fullgraph=True)(x, True)
+    Launched.seen.clear()
+    assert type(ingot.compile(program)(x, True)).__name__ == "CompiledKernel"
+    assert len(Launched.seen) == 1
 
 
 def test_autotuned_kernels_keep_their_choice(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,16 +18,18 @@ if not available():
 if INTERPRETED:
     import triton
 
-    from tests.user_kernels import (
+    from tests.user_kernel_programs import (
         PROGRAMS,
         TRAINING,
         Kernels,
         add,
         add_between,
-        add_kernel,
-        by_address_kernel,
         draw,
         histogram,
+    )
+    from tests.user_kernels import (
+        add_kernel,
+        by_address_kernel,
         multiply_kernel,
         printing_kernel,
         scale_in_place_kernel,

@@ -261,7 +261,7 @@ class _Binary:
         if self.grid_varies:
             grid = filled(grid, operands)
         enter, leave, metadata = hooks.launch_enter_hook, hooks.launch_exit_hook, None
-        if enter.calls or leave.calls:
+        if getattr(enter, "calls", True) or getattr(leave, "calls", True):
             metadata = compiled.launch_metadata(grid, stream, *arguments)
         if self.config is not None:
             self.kernel.best_config = self.config

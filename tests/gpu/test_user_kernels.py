@@ -19,17 +19,8 @@ import triton
 import triton.language as tl
 
 from ingot.loops import launches
-from tests.user_kernels import (
-    PROGRAMS,
-    TRAINING,
-    Kernels,
-    add_between,
-    add_kernel,
-    draw,
-    histogram,
-    leaky_relu,
-    multiply_kernel,
-)
+from tests.user_kernel_programs import PROGRAMS, TRAINING, Kernels, add_between, draw, histogram
+from tests.user_kernels import add_kernel, leaky_relu, multiply_kernel
 
 MODES: list[dict[str, Any]] = [{}, {"dynamic": True}, {"mode": "reduce-overhead"}]
 

@@ -17,6 +17,7 @@ from ingot.capture.meanings import How, means
 from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.foreign import OpaqueValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.sequences import ListValue, SequenceValue
@@ -99,6 +100,27 @@ def _innermost(kernel: Any) -> Any:
     return kernel
 
 
+class LaunchedBinary(OpaqueValue):
+    """What a launch gives: the binary that Triton chose, of which nothing is known."""
+
+    __slots__ = ()
+
+    def describe(self) -> str:
+        return "the binary that a launch gives"
+
+    def python_type(self) -> type:
+        from triton.compiler import CompiledKernel
+
+        cls: type = CompiledKernel
+        return cls
+
+    def get_attribute(self, session: Session, name: str) -> Value:
+        raise _refused(session, f"{name} of {self.describe()}")
+
+    def truth(self, session: Session) -> bool:
+        raise _refused(session, f"the truth of {self.describe()}")
+
+
 class _Slot:
     """The place of an argument among the operands of its kind."""
 
@@ -151,7 +173,10 @@ class _Call:
         for values in (self.written, self.read, self.sizes):
             operands.append(ListValue(values, list))
         number = session.wrap_constant(number_of(template))
-        return session.call_function(launch, number, *operands)
+        nothing = session.call_function(launch, number, *operands)
+        if type(self.jit).__name__ == "InterpretedFunction":
+            return nothing
+        return LaunchedBinary()
 
     # -- arguments --
 
