@@ -169,7 +169,7 @@ def test_programs_launch_what_eager_launches(gpu: Driver, name: str) -> None:
         result = fn(*tensors)
         if name in TRAINING:
             result.sum().backward()
-        return [(seen[0], *filter(is_no_address, seen[3:])) for seen in Launched.seen]
+        return list(map(without_addresses, Launched.seen))
 
     launched(program.fn)  # a kernel is tuned
     expected = launched(program.fn)
@@ -177,6 +177,10 @@ def test_programs_launch_what_eager_launches(gpu: Driver, name: str) -> None:
         compiled = ingot.compile(program.fn, fullgraph=True, dynamic=dynamic)
         for _ in range(3):
             assert sorted(map(str, launched(compiled))) == sorted(map(str, expected))
+
+
+def without_addresses(seen: tuple[Any, ...]) -> Any:
+    return seen[0], *filter(is_no_address, seen[3:])
 
 
 def is_no_address(argument: Any) -> bool:

@@ -3,6 +3,7 @@ Triton is imported: this file runs itself once more, in a process where it is.""
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -75,11 +76,11 @@ def test_gradients(name: str, dynamic: bool | None) -> None:
 
 
 def versions(tensors: Any) -> list[int]:
-    return [t._version for t in tensors]
+    return list(map(attrgetter("_version"), tensors))
 
 
 def gradients(tensors: Any) -> list[Any]:
-    return [t.grad for t in tensors]
+    return list(map(attrgetter("grad"), tensors))
 
 
 @interpreted
@@ -148,7 +149,7 @@ def test_neighbours_are_fused_around_a_launch() -> None:
     x = torch.randn(300)
     report = ingot.explain(add_between)(x, x)
     assert report.graph_count == 1 and not report.breaks
-    kinds = [kernel.kind for kernel in report.kernels]
+    kinds = list(map(attrgetter("kind"), report.kernels))
     assert kinds.count("fused") == 2 and kinds.count("extern") == 1, kinds
 
 
@@ -164,7 +165,7 @@ def test_an_argument_is_written_in_place() -> None:
     assert compiled(x, out) is out
     assert_same(out, x * 2)
     report = ingot.explain(program)(x, out)
-    assert [kernel.kind for kernel in report.kernels] == ["extern"]
+    assert list(map(attrgetter("kind"), report.kernels)) == ["extern"]
 
 
 @interpreted

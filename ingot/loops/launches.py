@@ -170,6 +170,14 @@ def _named(launch: Launch) -> dict[str, Any]:
     return {**dict(zip(launch.kernel.arg_names, launch.args)), **launch.kwargs}
 
 
+def _is_operand(leaf: Any) -> bool:
+    return isinstance(leaf, Operand)
+
+
+def _holds_others(argument: Any) -> bool:
+    return isinstance(argument, (list, tuple))
+
+
 def _numbers_given(launch: Launch) -> list[int]:
     """The operands that are integers which the kernel is given."""
     positions: list[int] = []
@@ -190,7 +198,7 @@ def _tuned_by(launch: Launch) -> tuple[int, ...] | None:
     """
     kernel = launch.kernel
     named = _named(launch)
-    if any(isinstance(leaf, (list, tuple)) for leaf in named.values()):
+    if any(map(_holds_others, named.values())):
         return None
     positions: list[int] = []
     if type(kernel).__name__ == "Autotuner":
@@ -218,7 +226,7 @@ class _Binary:
         self.kernel, self.jit, self.config = launch.kernel, launch.kernel, None
         if hasattr(self.kernel, "best_config"):
             self.jit, self.config = self.kernel.fn, self.kernel.best_config
-        self.grid_varies = any(isinstance(blocks, Operand) for blocks in grid)
+        self.grid_varies = any(map(_is_operand, grid))
         self.places: list[tuple[int, int]] = []
         for place, argument in enumerate(arguments):
             if isinstance(argument, Operand):
