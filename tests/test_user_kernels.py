@@ -214,11 +214,16 @@ def test_what_breaks_the_graph() -> None:
         except RuntimeError:
             return x
 
+    def allocates(x: torch.Tensor) -> torch.Tensor:
+        triton.set_allocator(lambda size, alignment, stream: torch.empty(size))
+        return add(x, x)
+
     x = torch.arange(4.0)
     table = torch.tensor([x.data_ptr()])
     cases: list[tuple[Any, ...]] = [
         (made_inside, "getenv_bool|that the function makes", x),
         (by_address, "follows addresses", table, torch.zeros(4)),
+        (allocates, "set_allocator", x),
         (caught, "raise an error that the function handles", x),
     ]
     for program, reason, *args in cases:
@@ -230,7 +235,7 @@ def test_what_breaks_the_graph() -> None:
 @interpreted
 def test_other_backends() -> None:
     x = torch.randn(32)
-    for backend in ("eager", lambda graph, examples: graph.forward):
+    for backend in ("eager", "aot_eager", lambda graph, examples: graph.forward):
         compiled = ingot.compile(add_between, backend=backend, fullgraph=True)
         assert_same(compiled(x, x), add_between(x, x))
 

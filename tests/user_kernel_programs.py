@@ -13,11 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tests.user_kernels import (
     add_kernel,
     block_pointer_kernel,
     cast_kernel,
+    descriptor_kernel,
     heuristic_add_kernel,
     histogram_kernel,
     layer_norm_backward_kernel,
@@ -221,6 +223,16 @@ def block_pointers(x: Tensor) -> Tensor:
     out = torch.empty_like(x)
     block_pointer_kernel[(triton.cdiv(x.numel(), 32),)](x, out, x.numel(), BLOCK=32)
     return out
+
+
+def descriptors(x: Tensor) -> Tensor:
+    y = x + 1
+    out = torch.zeros_like(y)
+    source = TensorDescriptor.from_tensor(y, [8, 16])
+    target = TensorDescriptor(out, out.shape, out.stride(), [8, 16])
+    grid = (triton.cdiv(y.shape[0], 8), triton.cdiv(y.shape[1], 16))
+    descriptor_kernel[grid](source, target, BLOCK_M=8, BLOCK_N=16)
+    return out.sin()
 
 
 def pair(x: Tensor) -> Tensor:
@@ -481,6 +493,7 @@ for _fn, *_shapes in [
     (transposed_twice, (20, 33)),
     (block_pointers, (300,)),
     (pair, (300,)),
+    (descriptors, (24, 32)),
     (wrapped, (300,), (300,)),
     (run_itself, (300,), (300,)),
     (scale_row_of_argument, (4, 8)),

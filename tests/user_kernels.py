@@ -189,6 +189,12 @@ def block_pointer_kernel(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def descriptor_kernel(source, target, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    place = [tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N]
+    target.store(place, source.load(place) * 2)
+
+
+@triton.jit
 def pair_kernel(pointers, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(pointers[0] + offsets, mask=offsets < n)

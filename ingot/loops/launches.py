@@ -31,6 +31,15 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Made:
+    """An argument that is made anew for each launch, of operands and constants: a tensor's
+    descriptor."""
+
+    cls: type
+    args: Args
+
+
+@dataclass(frozen=True)
 class Choice:
     """The grid of one configuration of an autotuned kernel, which sets these constants."""
 
@@ -90,7 +99,7 @@ class Launch:
             self._binaries[key] = found
 
     @property
-    def calls_functions(self) -> bool:
+    def is_looked_up(self) -> bool:
         """Whether Triton is asked at each launch, which may call functions of the user's."""
         return self._exact is None
 
@@ -135,6 +144,8 @@ def filled(tree: Any, operands: Args) -> Any:
     def argument(leaf: Any) -> Any:
         if isinstance(leaf, Operand):
             return operands[leaf.number]
+        if isinstance(leaf, Made):
+            return leaf.cls(*filled(leaf.args, operands))
         if isinstance(leaf, Choice):
             return replace(leaf, grid=filled(leaf.grid, operands))
         return leaf
@@ -175,7 +186,7 @@ def _is_operand(leaf: Any) -> bool:
 
 
 def _holds_others(argument: Any) -> bool:
-    return isinstance(argument, (list, tuple))
+    return isinstance(argument, (list, tuple, Made))
 
 
 def _numbers_given(launch: Launch) -> list[int]:
@@ -315,6 +326,8 @@ def _key(launch: Launch) -> Any:
     def typed(leaf: Any) -> Any:
         if isinstance(leaf, float):
             return float, repr(leaf)
+        if isinstance(leaf, Made):
+            return leaf.cls, map_leaves(typed, leaf.args)
         return type(leaf), leaf
 
     arguments = map_leaves(typed, (launch.args, tuple(launch.kwargs.items()), launch.grids))
@@ -325,9 +338,15 @@ def _run(number: int, written: list[Tensor], read: list[Tensor], sizes: list[int
     launch_of(number)(*written, *read, *sizes)
 
 
+def _fake(number: int, written: list[Tensor], read: list[Tensor], sizes: list[int]) -> None:
+    pass
+
+
 _library = torch.library.Library(NAMESPACE, "DEF")
 _library.define("launch(int number, Tensor(a!)[] written, Tensor[] read, SymInt[] sizes) -> ()")
 _library.impl("launch", _run, "CompositeExplicitAutograd")
+# for backends that trace the captured graph with fake tensors of torch's
+torch.library.register_fake(f"{NAMESPACE}::launch", _fake, lib=_library)
 # autograd knows nothing of what a kernel does, as in eager
 _library.impl("launch", torch.library.fallthrough_kernel, "Autograd")
 

@@ -147,8 +147,8 @@ def _why_not_call(node: Library, buffers: Mapping[str, Any], costs: Costs) -> st
     """Why a library call cannot be recorded; "" where it can."""
     name = getattr(node.function, "__name__", str(node.function))
     if isinstance(node.function, Launch):
-        if node.function.calls_functions:
-            return f"{name} calls functions of the program's"
+        if node.function.is_looked_up:
+            return f"{name} is looked up by Triton at each launch"
         return ""
     if node.ordered and acts(node.function):
         return f"{name} may do more than launch kernels"

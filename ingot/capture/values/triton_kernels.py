@@ -23,7 +23,7 @@ from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.sequences import ListValue, SequenceValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue, is_none
 from ingot.graph.kernel_writes import Effects, effects_of
-from ingot.loops.launches import Choice, Grid, Launch, Operand, launch, number_of
+from ingot.loops.launches import Choice, Grid, Launch, Made, Operand, launch, number_of
 from ingot.sequences import map_leaves
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _CONSTANTS = frozenset({"dtype", "pointer_type", "block_type", "constexpr"})
 """Classes of Triton's whose instances a kernel is compiled for."""
+
+_PARTS = ("base", "shape", "strides", "block_shape", "padding")
+"""The fields of a TensorDescriptor."""
 
 _JIT = frozenset({"JITFunction", "InterpretedFunction"})
 
@@ -59,6 +62,18 @@ def _wrap_triton(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     if len(args) != 1 or kwargs or not _is_kernel(getattr(kernel, "object", None)):
         raise _refused(session, "wrap_triton() of what is no kernel")
     return kernel
+
+
+@means("triton.tools.tensor_descriptor.__post_init__", how=How.UNREALIZED)
+def _check_descriptor(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """The checks of a TensorDescriptor, which asks where the tensor lies: they are made when one is
+    made for a launch."""
+    return NONE
+
+
+@means("triton.runtime._allocation.set_allocator", how=How.UNREALIZED)
+def _set_allocator(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    raise _refused(session, "triton.set_allocator() is called, which later launches rely on")
 
 
 @means("torch._higher_order_ops.triton_kernel_wrap.__getitem__", how=How.UNREALIZED)
@@ -229,7 +244,7 @@ class _Call:
             kernel = kernel.fn
 
     def slot(self, name: str, value: Value, is_written: bool) -> Any:
-        """An argument of the kernel: a constant, or its place among the operands."""
+        """An argument of the kernel: a constant, its place among the operands, or of such parts."""
         session = self.session
         value = session.deep(value)
         if isinstance(value, TensorValue):
@@ -243,7 +258,19 @@ class _Call:
             return value.cls(items)
         if isinstance(value, SymIntValue) and not self.is_constant(name):
             return _Slot(self.sizes, value)
+        if _is_descriptor(value):
+            return self.descriptor(name, value, is_written)
         return self.constant(value)
+
+    def descriptor(self, name: str, value: Value, is_written: bool) -> Made:
+        """A TensorDescriptor, which is made of its parts at each launch."""
+        session, parts = self.session, []
+        for part in _PARTS:
+            held = session.deep(value.get_attribute(session, part))
+            if isinstance(held, SequenceValue):
+                held = ListValue(held.items, list)
+            parts.append(self.slot(name, held, is_written))
+        return Made(value.python_type(), tuple(parts))
 
     def is_constant(self, name: str) -> bool:
         """Whether a kernel is compiled for each value of an argument."""
@@ -264,6 +291,8 @@ class _Call:
     def operand(self, leaf: Any) -> Any:
         """An argument, or a number of blocks, as a launch has it: with a place among all
         operands."""
+        if isinstance(leaf, Made):
+            return Made(leaf.cls, map_leaves(self.operand, leaf.args))
         if not isinstance(leaf, _Slot):
             return leaf
         number = leaf.number
@@ -345,7 +374,11 @@ def _holds_tensors(session: Session, value: Value) -> bool:
     value = session.realize(value)
     if isinstance(value, SequenceValue):
         return any(map(partial(_holds_tensors, session), value.items))
-    return isinstance(value, TensorValue)
+    return isinstance(value, TensorValue) or _is_descriptor(value)
+
+
+def _is_descriptor(value: Value) -> bool:
+    return isinstance(value, ObjectValue) and value.cls.__name__ == "TensorDescriptor"
 
 
 def _constants(kernel: Any) -> list[tuple[tuple[str, Any], ...]]:
