@@ -154,6 +154,17 @@ def test_neighbours_are_fused_around_a_launch() -> None:
 
 
 @interpreted
+def test_memory_that_kernels_fill_is_not_saved() -> None:
+    """What the forward and the backward allocate alike is allocated by each."""
+    program = TRAINING["layer_norm"]
+    tensors = draw(program)
+    for t in tensors:
+        t.requires_grad_()
+    report = ingot.explain(program.fn)(*tensors)
+    assert list(map(attrgetter("kind"), report.kernels)) == ["fused", "extern", "fused"]
+
+
+@interpreted
 def test_an_argument_is_written_in_place() -> None:
     x, out = torch.randn(32), torch.zeros(32)
 

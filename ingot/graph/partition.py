@@ -54,7 +54,7 @@ from ingot.graph.symbols import to_expr
 from ingot.graph.unit_tangent import compute_ahead, linear_values
 from ingot.loops.expr import Symbol
 from ingot.loops.functional_ops import FunctionalForm
-from ingot.loops.side_effects import has_effect
+from ingot.loops.side_effects import UNINITIALIZED, has_effect
 from ingot.loops.training_contract import SizePlace, Slot, TrainingContract
 from ingot.sequences import at
 from ingot.torch_private import OpOverload, aten
@@ -310,7 +310,7 @@ class _Costs:
         return size
 
     def of_recomputing(self, node: Node) -> int:
-        if self._is_rerun(node):
+        if self._is_rerun(node) or node.target in UNINITIALIZED:
             return 0
         if self._has_checkpoints and node.meta.get("region") == BEHIND:
             return 0

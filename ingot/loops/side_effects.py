@@ -11,13 +11,23 @@ import torch
 
 from ingot.loops.functional_ops import FlatCall, FunctionalForm
 from ingot.loops.launches import Launch
-from ingot.torch_private import OpOverload, library_registry, side_effectful_functions
+from ingot.torch_private import (
+    OpOverload,
+    aten,
+    library_registry,
+    side_effectful_functions,
+)
 
 _OWN_NAMESPACES = frozenset(("aten", "prims", "ingot"))
 _ACTING_NAMESPACES = frozenset(("ingot_random",))  # whose ops change a state of the program's
 _BESIDE_THEIR_SCHEMAS = frozenset(  # it may make the file; they print, warn, seed
     f"aten::{name}" for name in "from_file _print warn manual_seed seed wait".split()
 )
+
+UNINITIALIZED = frozenset(
+    (aten.empty.memory_format, aten.empty_strided.default, aten.new_empty_strided.default)
+)
+"""Ops whose results hold anything."""
 
 
 @cache

@@ -32,7 +32,7 @@ from ingot.loops.lowering.values import (
     view_of,
 )
 from ingot.loops.own_ops import scored_attention, scored_product
-from ingot.loops.side_effects import acts, has_effect
+from ingot.loops.side_effects import UNINITIALIZED, acts, has_effect
 from ingot.loops.sides import moves, on_host
 from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.loops.target import CPU, Target
@@ -171,7 +171,7 @@ class _Walk:
         memory = []
         owners: Any = node.args[0]
         for owner, base, spec in zip(owners, bases, outs[len(outs) - len(bases) :]):
-            if owner.target in _UNINITIALIZED:
+            if owner.target in UNINITIALIZED:
                 memory.append(stored(self.lw.new_buffer(spec, spec.strides), spec))
             else:
                 memory.append(self.lw.duplicate(base, spec))
@@ -487,12 +487,6 @@ class _Walk:
             if load.attrs[0] in written and (load.attrs[0] != target or load.attrs[1] is not own):
                 return True
         return False
-
-
-_UNINITIALIZED = {
-    aten.empty.memory_format, aten.empty_strided.default, aten.new_empty_strided.default,
-}  # fmt: skip
-"""Ops whose results hold anything."""
 
 
 def _reads_part(node: torch.fx.Node) -> bool:
