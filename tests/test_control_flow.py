@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._higher_order_ops import scan, while_loop
+from torch._higher_order_ops import (
+    InvokeQuant,
+    foreach_map,
+    hints_wrapper,
+    scan,
+    strict_mode,
+    while_loop,
+)
+from torch._higher_order_ops import print as print_op
 from torch._higher_order_ops.map import map as map_over
 
 import ingot
@@ -41,7 +49,22 @@ WHOLE: dict[str, Callable[[Tensor], Any]] = {
         [x[:, None].clone(), x.clone()],
         x[0].clone(),
     ),
+    "foreach_map": lambda x: foreach_map(lambda a, b: a * b + 1, [x, x + 1], [x, x]),
+    "foreach_map, a list and a number": lambda x: foreach_map(torch.add, [x, x + 1], 2),
+    "strict_mode": lambda x: strict_mode(lambda a, b: (a + b, a), (x, x * 2)),
+    "hints_wrapper": lambda x: hints_wrapper(lambda a: a.sin(), (x,), {}, hints={"a": 1}),
+    "InvokeQuant": lambda x: InvokeQuant()(lambda a, b: a * b, x, x, scheme="int4"),
 }  # fmt: skip
+
+
+def test_print(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(x: Tensor) -> Tensor:
+        y = x + 1
+        print_op("{} of {size}", "a tensor", size=x.shape[0])
+        return y
+
+    assert torch.equal(ingot.compile(shown, fullgraph=True)(X), X + 1)
+    assert capsys.readouterr().out == "a tensor of 4\n"
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -1,4 +1,4 @@
-"""torch.func inside compiled functions: grad, vjp, jacrev, hessian and functional_call are
+"""torch.func inside compiled functions: grad, vjp, jvp, jacobians, hessian and functional_call are
 captured, in one graph."""
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from torch.func import (
     grad,
     grad_and_value,
     hessian,
+    jacfwd,
     jacrev,
+    jvp,
     stack_module_state,
     vjp,
     vmap,
@@ -87,6 +89,16 @@ FUNCTIONS = [
     lambda x, y: hessian(lambda x, y: (x * y * x).sum(), argnums=(0, 1))(x, y),
     lambda x, y: vmap(lambda t: hessian(square)(t * y).diagonal().sum())(torch.stack([x, y])),
     lambda x, y: vmap(vmap(grad(torch.sin)))(torch.stack([x, y])),
+    lambda x, y: vmap(lambda k: x[k] * y)(torch.tensor([2, 0])),
+    lambda x, y: jvp(lambda x: (x.sin() * y, [x.sum()]), (x,), (y,)),
+    lambda x, y: jvp(lambda a: jvp(torch.sin, (a,), (y,))[1], (x,), (y,)),
+    lambda x, y: jvp(grad(square), (x,), (y,))[1] * grad(lambda t: jvp(square, (t,), (y,))[1])(x),
+    lambda x, y: jvp(lambda p: p["a"] * 2, ({"a": x, "b": y},), ({"a": y, "b": x},)),
+    lambda x, y: jvp(lambda x: y.sum(), (x,), (y,)),
+    lambda x, y: jvp(lambda x: (x.exp(), y + 1), (x,), (y,), has_aux=True),
+    lambda x, y: jacfwd(lambda a, b: a * b.sum(), argnums=(0, 1))(x, y),
+    lambda x, y: jacfwd(lambda a, b: a * b.sum(), argnums=1)(x, y),
+    lambda x, y: vmap(jacfwd(lambda t: t * y * t.sum()))(torch.stack([x, y])),
 ]
 
 
@@ -266,8 +278,8 @@ def branches(x: Tensor) -> Tensor:
         caught,
         keeps_what_is_inside,
         lambda x: grad(branches)(x),
-        lambda x: torch.func.jvp(torch.sin, (x,), (x,)),
-        lambda x: torch.func.jacfwd(torch.sin)(x),
+        lambda x: torch.func.jvp(torch.sin, (x,), (x,), strict=True),
+        lambda x: torch.func.linearize(torch.sin, x)[1](x),
         lambda x: vjp(torch.sin, x)[0],
         lambda x: vjp(torch.sin, x)[1](x),
     ],

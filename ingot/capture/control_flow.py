@@ -8,6 +8,7 @@ is compiled when it is taken.
 from __future__ import annotations
 
 from functools import partial
+from itertools import repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,13 @@ def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     return false_fn(*operands)
 
 
+@_replaces("torch._higher_order_ops.cond.__call__")
+def cond_op(operator: Any, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
+    if pred:
+        return true_fn(*operands)
+    return false_fn(*operands)
+
+
 @_replaces("torch._higher_order_ops.while_loop.while_loop")
 def while_loop(cond_fn: Any, body_fn: Any, carried_inputs: Any) -> Any:
     carried, runs = carried_inputs, False
@@ -48,6 +56,40 @@ def map_(f: Any, xs: Any, *args: Any) -> Any:
     for k in range(tree_leaves(xs)[0].shape[0]):
         results.append(f(tree_map(itemgetter(k), xs), *args))
     return tree_map(lambda *slices: torch.stack(slices), *results)
+
+
+@_replaces("torch._higher_order_ops.foreach_map.foreach_map")
+def foreach_map(op: Any, *operands: Any) -> Any:
+    columns, is_mapped = [], False
+    for operand in operands:
+        is_list = isinstance(operand, (list, tuple))
+        columns.append(operand if is_list else repeat(operand))
+        is_mapped = is_mapped or is_list
+    if not is_mapped:
+        return op(*operands)
+    return list(map(op, *columns))
+
+
+@_replaces("torch.strict_mode")
+def strict_mode(callable: Any, operands: Any) -> Any:
+    return callable(*operands)
+
+
+@_replaces("torch._higher_order_ops.hints_wrap.__call__")
+def hints_wrapper(operator: Any, body_fn: Any, args: Any, kwargs: Any, hints: Any) -> Any:
+    return body_fn(*args, **kwargs)
+
+
+@_replaces("torch._higher_order_ops._invoke_quant.__call__")
+def invoke_quant(
+    operator: Any, function: Any, *args: Any, scheme: Any = None, quant_options: Any = None
+) -> Any:
+    return function(*args)
+
+
+@_replaces("torch._higher_order_ops.print.__call__")
+def print_(operator: Any, format_str: Any, *args: Any, **kwargs: Any) -> None:
+    print(format_str.format(*args, **kwargs))
 
 
 def _scan(

@@ -85,7 +85,7 @@ from ingot.capture.values.sequences import (
 )
 from ingot.capture.values.sets import SetIterator, SetValue
 from ingot.capture.values.subclasses import BuiltinObject
-from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
+from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue, is_none
 from ingot.capture.values.tensor_hooks import HookHandle, refuse_alive, refuse_result
 from ingot.capture.values.tensor_objects import TensorObject
 from ingot.capture.values.unread import UnreadNumber
@@ -247,7 +247,7 @@ class Results:
         output: Recipe = self._output(value)
         if value.fake.is_inference() and not self.session.graph.context.in_inference:
             output = self._call(as_inference, output)
-        if not value.attributes:
+        if not value.attributes and is_none(value.gradient):
             return output
         recipe = Filled(output, [])
         self._later(self._fill_attributes, recipe, value)
@@ -485,6 +485,8 @@ class Results:
         fields = dict(value.attributes)
         if isinstance(value, ObjectValue):
             fields.update(value.members)
+        elif isinstance(value, TensorValue) and not is_none(value.gradient):
+            fields["grad"] = value.gradient
         for name, item in fields.items():
             put: Any = object.__setattr__
             if type(name) is not str or self._has_data_descriptor(value, name):

@@ -34,9 +34,10 @@ _INLINED_ALL_THE_SAME = frozenset(
         "torch._functorch.vmap",  # see `ingot.capture.values.transforms`
         "torch._functorch.predispatch",
         "torch._higher_order_ops.associative_scan",
+        "torch._higher_order_ops._invoke_quant",
     }
 )
-_IN_FORWARD_MODE = ("jvp", "_jvp", "jacfwd", "linearize", "functionalize", "_functionalize")
+_LEFT_TO_EAGER = ("linearize", "functionalize", "_functionalize")
 """How functions of torch.func's begin that are not captured."""
 
 _TRANSFORMS = frozenset(
@@ -65,7 +66,7 @@ def why_not_captured(function: FunctionType) -> str:
         return ""
     if function is torch.vmap or function.__code__ is _MAPPED or module in _INLINED_ALL_THE_SAME:
         return ""
-    if module in _TRANSFORMS and not function.__code__.co_qualname.startswith(_IN_FORWARD_MODE):
+    if module in _TRANSFORMS and not function.__code__.co_qualname.startswith(_LEFT_TO_EAGER):
         return ""
     # within it, tensors are not what they seem
     if module.startswith(_MACHINERY) or module in _MACHINERY_OF_AUTOGRAD:

@@ -373,6 +373,34 @@ class Keeper(torch.nn.Module):
         return x + 1, self.kept(1), self.kept(n=1)
 
 
+@functools.lru_cache
+def scaled(x, by=2):
+    return x.sin() * by
+
+
+class Scales:
+    @functools.cache  # noqa: B019
+    def of(self, x):
+        return x * 3
+
+
+def cached_tensors(x):
+    y = x + 1
+    first = scaled(y)
+    y.add_(1)  # which the cache does not see
+    same = scaled(y) is first
+    scales = Scales()
+    return first, same, scaled(y, by=3), scaled(scaled(y)), scales.of(y) is scales.of(y)
+
+
+def test_a_cached_function_of_tensors_is_captured() -> None:
+    compiled = ingot.compile(cached_tensors, fullgraph=True)
+    for _ in range(2):
+        found, expected = compiled(X), cached_tensors(X)
+        assert found[1] and expected[1] and found[4] and expected[4]
+        torch.testing.assert_close(found, expected)
+
+
 def test_a_cached_object_is_the_same_one() -> None:
     def program(x):
         return x + 1, made(1, "a"), made(1, b=2), made(1, b=3), made(X.dtype)

@@ -48,7 +48,7 @@ CASES: dict[How, list[Any]] = {
     How.CODE: [functools.singledispatch(plain).dispatch],
     How.INLINE: [plain, torch.nn.functional.interpolate],
     How.CLASS: [Layer, type("Own", (), {})],
-    How.BREAK: [torch.compile, torch.func.jvp],
+    How.BREAK: [torch.compile, torch.func.linearize],
     How.UNKNOWN: [builtins.open, builtins.eval],
 }
 

@@ -409,7 +409,19 @@ def vmapped(x: Tensor, y: Tensor) -> Any:
     )
 
 
-@broken("")
+@whole
+def gradients_are_set(x: Tensor, y: Tensor) -> Any:
+    a, b, c = x + 1, x + 2, x + 3
+    a.grad = a * 2
+    a.note = "a note"  # type: ignore[attr-defined]
+    b.grad = y
+    b.grad.add_(1)
+    c.grad = y
+    c.grad = None
+    return a, a.grad, b, c, c.grad
+
+
+@whole
 def functional_derivatives(x: Tensor, y: Tensor) -> Any:
     def loss(a: Tensor) -> Tensor:
         return helper(a, y).sin().sum()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gc
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
@@ -15,6 +16,7 @@ from ingot.capture.values.base import Arguments, Keywords, KnownObject, Value, m
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.deferred import is_none, logged_call, user_frames
 from ingot.capture.values.subclasses import BuiltinObject
+from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.wrap import wraps
 from ingot.errors import Unsupported, without_frames
 
@@ -27,13 +29,15 @@ class CachedFunction(KnownObject):
 
     Where the cache has no result for the arguments, a pure function is called during capture: that
     this comes too soon, nobody sees. One that only shows something (logger.warning_once) is called
-    after the graph has run. Any other breaks the graph."""
+    after the graph has run. A pure function of tensors is captured: results are shared within a
+    call, as in eager, and not between calls. Any other breaks the graph."""
 
-    __slots__ = ("_hits",)
+    __slots__ = ("_captured", "_hits")
 
     def __init__(self, function: Any, source: Source) -> None:
         super().__init__(function, source)
         self._hits: dict[Any, Hit] = {}
+        self._captured: dict[Any, tuple[Value, list[Value]]] = {}  # and the arguments
 
     def inner(self, session: Session) -> Value:
         """The function behind it."""
@@ -54,6 +58,9 @@ class CachedFunction(KnownObject):
         if parameters.get("maxsize", 0) == 0:  # nothing is held
             return session.call(self.inner(session), args, kwargs)
         hit, why = self._hit(session, args, kwargs)
+        tensors = None if hit else _key_of_tensors(session, args, kwargs)
+        if tensors is not None and tensors in self._captured:
+            return self._captured[tensors][0]
         if hit is None or not hit.is_there():
             before = session.steps
             mark, steps, pending = (
@@ -66,7 +73,10 @@ class CachedFunction(KnownObject):
             if count and is_none(session, result):
                 return self._show(session, args, kwargs, mark)
             if hit is None:
-                raise why
+                if tensors is None or count:
+                    raise why
+                self._captured[tensors] = result, [*args, *kwargs.values()]
+                return result
             if count != 0 or session.graph.steps > steps or pending and not hit.would_give(result):
                 raise session.unsupported(
                     "library-function",
@@ -159,6 +169,24 @@ def _key_of(function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     probe = functools.lru_cache(maxsize=None, typed=function.cache_parameters()["typed"])(_nothing)
     probe(*args, **kwargs)
     return next(iter(_cache_of(probe)))
+
+
+def _key_of_tensors(session: Session, args: Arguments, kwargs: Keywords) -> Any:
+    """A key of arguments that have tensors among them. None where there are none, or the hash of
+    one is the user's."""
+    parts: list[Any] = []
+    has_tensors = False
+    for name, value in (*enumerate(args), *kwargs.items()):
+        value = session.realize(value)
+        if isinstance(value, ConstantValue) and isinstance(value.object, Hashable):
+            parts.append((name, type(value.object), value.object))
+            continue
+        is_tensor = isinstance(value, TensorValue)
+        if not is_tensor and value.python_type().__hash__ is not object.__hash__:
+            return None
+        has_tensors = has_tensors or is_tensor
+        parts.append((name, id(value)))
+    return tuple(parts) if has_tensors else None
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:

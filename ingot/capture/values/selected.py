@@ -147,8 +147,9 @@ def _getitem(
     indices = list(map(partial(_plain, session), keys))
     for index in filter(_is_unbacked, indices):
         raise session.unsupported("number-in-tensor", f"the value of {index.describe()}")
-    if is_functorch_wrapped_tensor(tensor.fake):
-        return None
+    for value in (tensor, *indices):
+        if isinstance(value, TensorValue) and is_functorch_wrapped_tensor(value.fake):
+            return None
     if (view := _at_integers(session, tensor, indices)) is not None:
         return _rest_of_index(session, view, indices)
     numbers = positions(partial(_is_number, session, like=tensor), indices)

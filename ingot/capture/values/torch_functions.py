@@ -63,11 +63,14 @@ from ingot.torch_private import (
     VariableFunctions,
     amp_foreach_non_finite_check_and_unscale_,
     amp_update_scale_,
+    are_functorch_transforms_active,
     assert_,
+    autograd_is_checkpoint_valid,
     combine_input_and_mask,
     get_privateuse1_backend_name,
     get_sdp_flags,
     get_tracing_state,
+    is_any_autocast_enabled,
     is_autocast_available,
     is_torch_function_enabled,
     is_torch_function_mode_enabled,
@@ -230,6 +233,7 @@ for _function in (
     get_privateuse1_backend_name, torch.is_autocast_cpu_enabled,
     torch.get_autocast_cpu_dtype, torch.cuda.is_bf16_supported,
     torch.cuda.amp.common.amp_definitely_not_available,
+    is_any_autocast_enabled, are_functorch_transforms_active, autograd_is_checkpoint_valid,
     *get_sdp_flags,
 ):  # fmt: skip
     means(_function, how=How.STATE)(_asks(_function))

@@ -19,13 +19,12 @@ from ingot.torch_private import (
     add_batch_dim,
     create_batched_inputs,
     flat_vmap,
-    functional_jacrev,
     get_inplace_requires_grad_allowed,
     grad_and_value_impl,
     grad_decrement_nesting,
     grad_increment_nesting,
-    hessian,
     is_batchedtensor,
+    jvp_with_argnums,
     lazy_load_decompositions,
     predispatch_add_batch_dim,
     predispatch_remove_batch_dim,
@@ -266,14 +265,66 @@ def _vjp(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return _inside_level(session, value_and_vjp, [func, *arguments])
 
 
-def jacobian_of_jacobian(func: Any, argnums: Any = 0) -> Any:
-    """Inlined: in reverse mode twice, where eager takes the outer derivative in forward mode."""
-    return functional_jacrev(functional_jacrev(func, argnums), argnums)
+def value_and_jvp(
+    level: Any, func: Any, argnums: Any, has_aux: Any, primals: Any, tangents: Any
+) -> Any:
+    """Inlined: the same for `jvp`, in reverse mode twice.
+
+    The gradient is linear in the cotangents. Its own gradient with respect to them is what forward
+    mode computes.
+    """
+    with torch.enable_grad():
+        primals = _at_level(primals, level)
+        variables = primals if argnums is None else slice_argnums(primals, argnums)
+        leaves, spec = tree_flatten(variables)
+        directions, directions_spec = tree_flatten(tangents)
+        if spec != directions_spec or not leaves:
+            refused()
+        for leaf, direction in zip(leaves, directions):
+            if not is_direction(leaf, direction):
+                refused()
+            tracked(leaf)
+        output, aux = _with_aux(func(*primals), has_aux)
+        outputs, outputs_spec = tree_flatten(output)
+        cotangents = []
+        for tensor in outputs:
+            if not isinstance(tensor, torch.Tensor):
+                refused()
+            cotangents.append(tracked(torch.zeros_like(tensor)))
+        if not outputs:
+            refused()
+        gradients = gradients_of(outputs, leaves, cotangents, True, True)
+        pushed = gradients_of(gradients, cotangents, directions, True, True)
+        results = _below_level(output, level)
+        pushed = _below_level(tree_unflatten(pushed, outputs_spec), level)
+    if has_aux:
+        return results, pushed, _below_level(aux, level)
+    return results, pushed
 
 
-@means(hessian, how=How.UNREALIZED)
-def _hessian(session: Session, args: Arguments, kwargs: Keywords) -> Value:
-    return session.call(session.builtin(jacobian_of_jacobian), args, kwargs)
+def is_direction(primal: Any, tangent: Any) -> bool:
+    """Inlined: whether a tangent is of a tensor that forward mode takes."""
+    for tensor in (primal, tangent):
+        if not (isinstance(tensor, torch.Tensor) and tensor.is_floating_point()):
+            return False
+    return primal.shape == tangent.shape and primal.dtype == tangent.dtype
+
+
+@means(jvp_with_argnums, how=How.UNREALIZED)
+def _jvp(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    func, primals, tangents, *more = args
+    if more:
+        kwargs = {**kwargs, "argnums": more[0]}
+    if session.known(kwargs.get("strict", ConstantValue(False))):
+        raise session.unsupported("func-transform", "torch.func.jvp() with strict=True")
+    arguments = [
+        func,
+        kwargs.get("argnums", NONE),
+        kwargs.get("has_aux", ConstantValue(False)),
+        primals,
+        tangents,
+    ]
+    return _inside_level(session, value_and_jvp, arguments)
 
 
 means(predispatch_add_batch_dim, how=How.UNREALIZED)(_operation(add_batch_dim))
