@@ -220,6 +220,30 @@ def fromkeys(keys: Any, value: Any = None, /) -> Any:
     return {key: value for key in keys}
 
 
+@_replaces(collections.defaultdict.fromkeys)
+def defaultdict_of_keys(keys: Any, value: Any = None, /) -> Any:
+    made: Any = collections.defaultdict()
+    for key in keys:
+        made[key] = value
+    return made
+
+
+@_replaces(collections.OrderedDict.fromkeys)
+def ordered_dict_of_keys(iterable: Any, value: Any = None) -> Any:
+    made: Any = collections.OrderedDict()
+    for key in iterable:
+        made[key] = value
+    return made
+
+
+@_replaces(operator.iconcat)
+def iconcat(a: Any, b: Any, /) -> Any:
+    if not hasattr(type(a), "__getitem__"):
+        raise TypeError(f"'{type(a).__name__}' object can't be concatenated")
+    a += b
+    return a
+
+
 # -- objects ---------------------------------------------------------------------------------------
 
 

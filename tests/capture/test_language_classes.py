@@ -384,6 +384,25 @@ def descriptors(x, y):
     return x + d.area, seen, d.width, d.label, type(Described.width)
 
 
+class Doubled:
+    """A descriptor that takes what is written, and gives nothing: the instance is read."""
+
+    def __set__(self, instance, value):
+        vars(instance)["size"] = value * 2
+
+
+class Doubles:
+    size = Doubled()
+
+
+@whole
+def descriptors_that_only_take(x, y):
+    d = Doubles()
+    before = d.size is vars(Doubles)["size"]
+    d.size = 4
+    return before, d.size, x + d.size, Doubles.size is vars(Doubles)["size"], vars(d)
+
+
 @whole
 def descriptor_protocol_by_hand(x, y):
     p = Point3(1, 2, 3)

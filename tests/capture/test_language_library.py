@@ -9,10 +9,12 @@ import collections
 import contextvars
 import copy
 import datetime
+import functools
 import inspect
 import logging
 import math
 import numbers
+import operator
 import random
 import re
 import string
@@ -30,6 +32,30 @@ from tests.capture.test_language_collections import Output, Stack
 
 TABLE = Table()
 whole, broken = TABLE.whole, TABLE.broken
+
+
+# -- functools, operator ---------------------------------------------------------------------------
+
+
+@whole
+def attributes_of_partials(x, y):
+    p = functools.partial(torch.add, x, other=y)
+    names = ("__init__", "__reduce__", "__sizeof__", "__hash__", "__name__", "func", "missing")
+    return [hasattr(p, name) for name in names], hasattr(set(), "__init__"), p()
+
+
+@whole
+def joins_in_place(x, y):
+    a, b = [1], (1,)
+    joined = operator.iconcat(a, [2]), operator.iconcat(b, (3,))
+    return x + 1, joined, a, joined[0] is a, b, errors_of(lambda: operator.iconcat(1, 2))
+
+
+@whole
+def dicts_of_keys(x, y):
+    d = collections.defaultdict.fromkeys(["a", "b"], x)
+    o = collections.OrderedDict.fromkeys("ab", value=1)
+    return d, d.default_factory, o, type(o), dict.fromkeys("ab")
 
 
 # -- copy ------------------------------------------------------------------------------------------

@@ -199,6 +199,40 @@ def named_tuples(x, y):
     )
 
 
+class Sum(Typed3):
+    def __add__(self, other):
+        return Sum(self.first + other.first, self.second + other.second)
+
+    def __getitem__(self, place):
+        return "an element" if place == 0 else super().__getitem__(place)
+
+    def __len__(self):
+        return 7
+
+    def __bool__(self):
+        return False
+
+
+class Noted(Pair):
+    """Its instances have attributes of their own."""
+
+
+@whole
+def named_tuples_with_methods(x, y):
+    s = Sum(x) + Sum(y, second=3)
+    first, second = s
+    return s, s[0], s[1], len(s), not s, first, second, s.total(), s.twice, s._replace(second=1)
+
+
+@whole
+def named_tuples_with_attributes(x, y):
+    n = Noted(x, b=y)
+    n.more = x + 1
+    n.more = y
+    n.other = 3
+    return n, n.a, n.b, n[0], n.more, hasattr(n, "none"), n._asdict(), n + (1,), type(n)
+
+
 @whole
 def named_tuple_text(x, y):
     return (

@@ -500,6 +500,15 @@ OF_PYTHON: list[Any] = [
 ]
 
 
+def test_methods_of_a_float_that_varies() -> None:
+    def program(x: Any, s: float) -> Any:
+        return x * s.conjugate(), s.hex(), s.as_integer_ratio()
+
+    compiled = ingot.compile(program, fullgraph=True)
+    for s in (0.3, 1.75, -2.0):
+        assert_near(compiled(X, s), program(X, s))
+
+
 @pytest.mark.parametrize("program", OF_PYTHON)
 def test_what_python_computes_of_a_float_that_varies(program: Any) -> None:
     tracked = Tracked(program, fullgraph=True)

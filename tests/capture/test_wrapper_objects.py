@@ -25,6 +25,7 @@ from tests.capture.wrapper_classes import (
     Make,
     Pair,
     Scaled,
+    Slotted,
     pair,
     plain,
     tracked_pair,
@@ -311,6 +312,17 @@ def test_what_is_done_with_histories_is_as_in_eager(fn: Callable[..., Any], make
 def test_what_is_not_understood_breaks(reason: str, fn: Callable[[Any], Any], make: Make) -> None:
     with pytest.raises(GraphBreakError, match=reason):
         ingot.compile(fn, fullgraph=True)(make())
+
+
+def test_members_of_one_that_is_made_inside() -> None:
+    def made(x: Tensor) -> Any:
+        y = Slotted(x + 1, "a kind")
+        return y, y.kind, y.elements * 2, hasattr(y, "none")
+
+    x = plain()
+    found, expected = ingot.compile(made, fullgraph=True)(x), made(x)
+    assert type(found[0]) is Slotted and found[0].kind == "a kind"
+    assert_near((found[0].elements, *found[1:]), (expected[0].elements, *expected[1:]))
 
 
 def test_nested_tensors_and_those_of_torch_break() -> None:

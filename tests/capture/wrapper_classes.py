@@ -230,6 +230,32 @@ class Scaled(Tensor):
         return func(*tree_map(plain, args), **tree_map(plain, kwargs or {}))
 
 
+class Slotted(Tensor):
+    """Its inner tensor and its kind are in `__slots__`."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    __slots__ = ("elements", "kind")
+
+    @staticmethod
+    def __new__(cls, elements: Tensor, kind: str) -> Any:
+        made: Any = Tensor._make_wrapper_subclass(
+            cls, elements.size(), strides=elements.stride(), dtype=elements.dtype
+        )
+        made.elements, made.kind = elements, kind
+        return made
+
+    def __tensor_flatten__(self) -> Any:
+        return ["elements"], self.kind
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner: Any, context: Any, sizes: Any, strides: Any) -> Any:
+        return cls(inner["elements"], context)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
 Make = Callable[[], Any]
 
 

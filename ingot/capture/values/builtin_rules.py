@@ -11,11 +11,11 @@ import math
 import operator
 import os
 import typing
-from types import FunctionType
+from types import FunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture import iterators, polyfills
-from ingot.capture.guards import MISSING
+from ingot.capture.guards import MISSING, class_attribute
 from ingot.capture.meanings import means, means_pure
 from ingot.capture.values.base import (
     NULL,
@@ -24,6 +24,7 @@ from ingot.capture.values.base import (
     Value,
     constants,
     find_missing,
+    is_c_class,
     is_not_implemented,
     map_values,
     type_name,
@@ -35,6 +36,7 @@ from ingot.capture.values.membership import answer_of_data
 from ingot.capture.values.objects import ObjectValue, plain_base
 from ingot.capture.values.sequences import RangeIterator
 from ingot.capture.values.subclasses import SEQUENCES
+from ingot.errors import Unsupported
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -137,7 +139,19 @@ def hasattr_(session: Session, value: Value, name: Value) -> Value:
         if raised.is_a(AttributeError):
             return ConstantValue(False)
         raise
+    except Unsupported:
+        if not _is_native_method(value, session.known(name)):
+            raise
     return ConstantValue(True)
+
+
+def _is_native_method(value: Value, name: str) -> bool:
+    """Whether an attribute is a method of a class written in C, which every instance has."""
+    cls = value.python_type()
+    if cls.__getattribute__ is not object.__getattribute__ and not is_c_class(cls):
+        return False
+    raw = class_attribute(cls, name)
+    return isinstance(raw, (MethodDescriptorType, WrapperDescriptorType, str))
 
 
 @means(builtins.getattr)

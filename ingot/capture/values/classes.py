@@ -67,7 +67,7 @@ class ClassValue(KnownObject):
         if name == "__class__" and class_is_type(type(self.object)):
             return session.wrap_constant(type(self.object))
         of_meta = _lookup(session, type(self.object), name)
-        if is_data_descriptor(of_meta):
+        if is_data_descriptor(of_meta) and hasattr(type(of_meta), "__get__"):
             return self._of_type(session, of_meta, name)
         raw = session.class_lookup(self.object, name)
         if raw is MISSING:

@@ -39,6 +39,7 @@ from ingot.capture.values.sequences import (
     SliceValue,
     SymbolicRange,
     TupleValue,
+    is_named_tuple,
     is_struct_sequence,
 )
 from ingot.capture.values.sets import SetValue
@@ -243,7 +244,7 @@ def _new_tuple(session: Session, cls: type, args: Arguments, kwargs: Keywords) -
         items = session.unpacked(args[0])
     else:
         items = []
-    if hasattr(cls, "_fields") or cls.__name__ == "Size":
+    if is_named_tuple(cls) or cls.__name__ == "Size":
         return TupleValue(items, cls)
     if is_struct:
         session.python(cls, [None] * len(items))  # TypeError for too few or too many

@@ -490,9 +490,22 @@ class OutsideNumber(NumberValue):
         return result
 
     def method_is_integer(self, session: Session) -> Value:
+        return self._answer(session, float.is_integer)
+
+    def method_conjugate(self, session: Session) -> Value:
+        return self
+
+    def method_hex(self, session: Session) -> Value:
+        return self._answer(session, float.hex)
+
+    def method_as_integer_ratio(self, session: Session) -> Value:
+        return self._answer(session, float.as_integer_ratio)
+
+    def _answer(self, session: Session, method: Callable[[float], Any]) -> Value:
+        """What a method without arguments gives."""
         if self.in_graph:
-            return self.applied(session, float.is_integer)
-        return ConstantValue(self.constant().is_integer())
+            return self.applied(session, method)
+        return session.wrap_result(method, self.constant())
 
     def with_tensor(
         self, session: Session, function: Operator, tensor: TensorValue, reflected: bool

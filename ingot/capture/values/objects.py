@@ -199,7 +199,7 @@ class ObjectValue(OutsideOrMade):
         if name == "__dict__" and self.cls.__dictoffset__:
             return self.all_attributes(session)
         raw = session.class_lookup(self.cls, name)
-        if is_data_descriptor(raw):
+        if is_data_descriptor(raw) and hasattr(type(raw), "__get__"):
             return self.bind(session, raw, name)
         own = self.own_attribute(session, name)
         if own is not None:
@@ -539,7 +539,8 @@ def instance_dict(object_: Any) -> dict[str, Any] | None:
 
 
 def is_data_descriptor(raw: Any) -> bool:
-    """Whether it comes before the instance `__dict__`."""
+    """Whether it takes what is written, in place of the instance `__dict__`; if it has `__get__`,
+    it also gives what is read."""
     cls = type(raw)
     return cls is not FunctionType and (hasattr(cls, "__set__") or hasattr(cls, "__delete__"))
 

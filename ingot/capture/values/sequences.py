@@ -6,6 +6,7 @@ guarded when it is first asked for, so that a list that is only appended to may 
 
 from __future__ import annotations
 
+import collections
 import functools
 import operator
 import weakref
@@ -189,6 +190,26 @@ def is_struct_sequence(cls: type) -> bool:
     """Whether it is a tuple with names that is written in C: sys.version_info,
     torch.return_types.max."""
     return hasattr(cls, "n_sequence_fields")
+
+
+_OF_NAMED_TUPLES = {
+    *vars(collections.namedtuple("_Example", "a")),
+    *("__annotations__", "__firstlineno__", "__orig_bases__", "__parameters__"),
+    *("__static_attributes__", "__annotate__", "__annotate_func__", "__annotations_cache__"),
+}
+
+
+def is_named_tuple(cls: type) -> bool:
+    """Whether it is a named tuple whose instances have nothing but their elements.
+
+    Those of a subclass may have attributes of their own, or special methods."""
+    if not hasattr(cls, "_fields") or cls.__dictoffset__:
+        return False
+    for owner in cls.__mro__[: cls.__mro__.index(tuple)]:
+        for name in vars(owner):
+            if name.startswith("__") and name not in _OF_NAMED_TUPLES:
+                return False
+    return True
 
 
 class TupleValue(SequenceValue):

@@ -3,6 +3,7 @@ of the built-in."""
 
 from __future__ import annotations
 
+import collections
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -37,6 +38,9 @@ holds."""
 _OPERATORS = _IN_PLACE.union(*BINARY_METHODS.values())
 
 
+_FieldOfTuple = type(vars(collections.namedtuple("_Example", "a"))["a"])
+
+
 class BuiltinObject(ObjectValue):
     """An instance of a subclass of list, tuple, set, str, int and the like. `content` is what the
     built-in class holds, as a value of that class."""
@@ -67,6 +71,9 @@ class BuiltinObject(ObjectValue):
 
     def bind(self, session: Session, raw: Any, name: str) -> Value:
         """A method of the built-in class works on the content."""
+        if type(raw) is _FieldOfTuple:
+            assert isinstance(self.content, TupleValue)
+            return self.content.items[raw.__reduce__()[1][0]]
         is_native = isinstance(raw, (MethodDescriptorType, WrapperDescriptorType))
         if name == "__reduce__" and (native := session.native_method(self, raw)) is not None:
             return native

@@ -44,7 +44,13 @@ from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue, plain_base
 from ingot.capture.values.outside_containers import OutsideDict, OutsideSet
 from ingot.capture.values.partials import PartialValue
-from ingot.capture.values.sequences import OutsideList, RangeValue, SliceValue, TupleValue
+from ingot.capture.values.sequences import (
+    OutsideList,
+    RangeValue,
+    SliceValue,
+    TupleValue,
+    is_named_tuple,
+)
 from ingot.capture.values.sets import SetValue
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 from ingot.native import Dispatcher
@@ -162,7 +168,7 @@ def wrap_tuple(session: Session, object_: Any, source: Source) -> Value:
     session.guard(source, Kind.TYPE, cls)
     session.guard(source, Kind.LENGTH, tuple.__len__(object_))
     items = session.wrap_items(tuple.__iter__(object_), source)
-    if cls is tuple or hasattr(cls, "_fields") or is_c_class(cls) or is_trusted(cls.__module__):
+    if cls is tuple or is_named_tuple(cls) or is_c_class(cls) or is_trusted(cls.__module__):
         return TupleValue(items, cls, source, object_)
     return BuiltinObject(cls, TupleValue(items, tuple, source, object_), source, object_)
 

@@ -18,7 +18,7 @@ import torch
 
 from ingot.capture import torch_calls
 from ingot.capture.facts import is_plain_constant
-from ingot.capture.guards import Kind
+from ingot.capture.guards import MISSING, Kind
 from ingot.capture.sources import (
     AttrSource,
     DerivedSource,
@@ -112,11 +112,23 @@ class WrapperObject(TensorObject):
     def own_attribute(self, session: Session, name: str) -> Value | None:
         if self.source is not None:
             return super().own_attribute(session, name)
-        content = self.content(session)
-        namespace = vars(content.fake)
-        if name not in namespace:
+        held = vars(self.content(session).fake).get(name, MISSING)
+        if held is MISSING:
             return None
-        held = namespace[name]
+        return self._held(session, name, held)
+
+    def _member(self, session: Session, name: str) -> Value:
+        if self.source is not None:
+            return super()._member(session, name)
+        with DisableTorchFunctionSubclass():
+            held = getattr(self.content(session).fake, name, MISSING)
+        if held is MISSING:
+            raise self.attribute_error(session, name)
+        return self._held(session, name, held)
+
+    def _held(self, session: Session, name: str, held: Any) -> Value:
+        """What an instance that is made inside holds under a name."""
+        content = self.content(session)
         if not isinstance(held, torch.Tensor):
             return session.wrap_constant(held)
         known = session.graph.known_value(held)
