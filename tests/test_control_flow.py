@@ -13,6 +13,7 @@ from torch._higher_order_ops import (
     InvokeQuant,
     foreach_map,
     hints_wrapper,
+    out_dtype,
     scan,
     strict_mode,
     while_loop,
@@ -53,6 +54,12 @@ WHOLE: dict[str, Callable[[Tensor], Any]] = {
     "foreach_map, a list and a number": lambda x: foreach_map(torch.add, [x, x + 1], 2),
     "strict_mode": lambda x: strict_mode(lambda a, b: (a + b, a), (x, x * 2)),
     "hints_wrapper": lambda x: hints_wrapper(lambda a: a.sin(), (x,), {}, hints={"a": 1}),
+    "out_dtype": lambda x: out_dtype(
+        torch.ops.aten.mul.Tensor, torch.int32, x.to(torch.int8), x.to(torch.int8) * 100
+    ),
+    "out_dtype, a product": lambda x: out_dtype(
+        torch.ops.aten.mm.default, torch.int32, x[:, None].to(torch.int8), x[None].to(torch.int8)
+    ),
     "InvokeQuant": lambda x: InvokeQuant()(lambda a, b: a * b, x, x, scheme="int4"),
 }  # fmt: skip
 

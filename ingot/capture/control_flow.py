@@ -87,6 +87,18 @@ def invoke_quant(
     return function(*args)
 
 
+@_replaces("torch._higher_order_ops.out_dtype.__call__")
+def out_dtype(operator: Any, op: Any, output_dtype: Any, *args: Any) -> Any:
+    dtype = output_dtype
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            dtype = torch.result_type(torch.empty(1, dtype=dtype), arg)
+    wide = []
+    for arg in args:
+        wide.append(arg.to(dtype) if isinstance(arg, torch.Tensor) else arg)
+    return op(*wide).to(output_dtype)
+
+
 @_replaces("torch._higher_order_ops.print.__call__")
 def print_(operator: Any, format_str: Any, *args: Any, **kwargs: Any) -> None:
     print(format_str.format(*args, **kwargs))

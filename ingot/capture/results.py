@@ -11,7 +11,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from operator import attrgetter
-from types import CellType, ClassMethodDescriptorType, FunctionType, MappingProxyType, MethodType
+from types import CellType, ClassMethodDescriptorType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -117,14 +117,15 @@ class Results:
 
     def recipe(self, value: Value) -> Recipe:
         """How to make the object of a value."""
-        recipe = self._recipe(value)
-        if not self._filling:
-            self._filling = True
-            try:
-                while self._unfilled:
-                    self._unfilled.pop(0)()
-            finally:
-                self._filling = False
+        if self._filling:
+            return self._recipe(value)
+        self._filling = True
+        try:
+            recipe = self._recipe(value)
+            while self._unfilled:
+                self._unfilled.pop(0)()
+        finally:
+            self._filling = False
         return recipe
 
     def effects(self) -> list[Call]:
@@ -175,8 +176,6 @@ class Results:
 
     def _outside(self, value: Value) -> Recipe:
         assert value.source is not None
-        if isinstance(value, DictValue) and value.cls is MappingProxyType:
-            return self._call(MappingProxyType, FromSource(value.source))
         return FromSource(value.source)
 
     def _alive(

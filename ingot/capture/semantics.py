@@ -11,7 +11,7 @@ import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import chain
-from types import FunctionType, MappingProxyType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
@@ -94,7 +94,7 @@ class MethodKey(IdentityKey):
         return isinstance(other, MethodKey) and other.object == self.object
 
 
-_SHOWN_DICTS = frozenset({dict, OrderedDict, defaultdict, MappingProxyType})
+_SHOWN_DICTS = frozenset({dict, OrderedDict, defaultdict})
 _SHOWN_BASES = frozenset({int, float, complex, str, bytes, tuple, list, dict, set, frozenset})
 _ASKED_FOR_TEXT = ("__int__", "__index__", "__float__", "__getitem__", "__trunc__", "__bytes__")
 """Methods that the % of a text may ask."""

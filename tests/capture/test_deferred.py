@@ -373,6 +373,22 @@ class Keeper(torch.nn.Module):
         return x + 1, self.kept(1), self.kept(n=1)
 
 
+def test_filters_of_warnings_are_set_for_a_block() -> None:
+    def quiet(x):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = x.sin()
+        with warnings.catch_warnings(record=True) as caught:
+            y = y + 1
+        return y, caught
+
+    compiled = ingot.compile(quiet, fullgraph=True)
+    torch.testing.assert_close(compiled(X), quiet(X))
+    before, show = list(warnings.filters), warnings.showwarning
+    compiled(X)
+    assert list(warnings.filters) == before and warnings.showwarning is show
+
+
 @functools.lru_cache
 def scaled(x, by=2):
     return x.sin() * by

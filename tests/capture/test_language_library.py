@@ -18,6 +18,7 @@ import operator
 import random
 import re
 import string
+import sys
 import textwrap
 import threading
 import types
@@ -56,6 +57,26 @@ def dicts_of_keys(x, y):
     d = collections.defaultdict.fromkeys(["a", "b"], x)
     o = collections.OrderedDict.fromkeys("ab", value=1)
     return d, d.default_factory, o, type(o), dict.fromkeys("ab")
+
+
+def many_kinds(a, b=2, *c, d: int = 3, **e):
+    return a
+
+
+@whole
+def signatures_leave(x, y):
+    s = inspect.signature(many_kinds)
+    inner = inspect.signature(lambda q, r=x: q).parameters
+    return x + 1, s, s.parameters, inner["r"].default, inner, s.parameters.keys() & {"a", "q"}
+
+
+@broken("getrefcount")
+def parameters_are_walked_over_a_break(x, y):
+    found = []
+    for name, parameter in inspect.signature(many_kinds).parameters.items():
+        sys.getrefcount(name)
+        found.append((name, parameter.kind))
+    return x + 1, found
 
 
 # -- copy ------------------------------------------------------------------------------------------

@@ -106,6 +106,20 @@ def opaque():
 HELD = opaque()
 
 
+class Numbered:
+    pass
+
+
+NUMBERED = Numbered()
+NUMBER = id(NUMBERED)
+
+
+@whole
+def numbers_of_objects(x, y):
+    n = id(NUMBERED)
+    return x + 1, n == NUMBER, n != 5, NUMBER == n, n + 1 - NUMBER, id(Numbered) == n, n in (1, n)
+
+
 @whole(make=opaque)
 def everything_can_be_passed_along(x, y, *things):
     first, *rest = things

@@ -259,6 +259,16 @@ def _warn_as_from(
     warnings.warn_explicit(message, category, filename, line, module, registry, source=source)
 
 
+_FILTERS_MUTATED = vars(warnings)["_filters_mutated"]
+
+
+@means(_FILTERS_MUTATED, how=How.UNREALIZED)
+def filters_mutated(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """Part of warnings.catch_warnings: the filters, too, are set after the graph has run."""
+    session.effects.defer(Operation(_FILTERS_MUTATED, ()))
+    return NONE
+
+
 @means(warnings.warn, how=How.UNREALIZED)
 def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     names = ("message", "category", "stacklevel", "source")

@@ -66,13 +66,20 @@ class IdentityNumber(Value):
     def binary(
         self, session: Session, function: Any, other: Value, reflected: bool
     ) -> Value | None:
-        if function not in EQUALITIES:
+        if function in EQUALITIES and isinstance(other, IdentityNumber):
+            return ConstantValue(session.same(self.owner, other.owner) == (function is operator.eq))
+        if isinstance(other, IdentityNumber):
+            other = other._number(session)
+        return self._number(session).binary(session, function, other, reflected)
+
+    def _number(self, session: Session) -> Value:
+        """The number of an object that existed before the call; tensors are others in each call."""
+        owner = self.owner
+        if owner.source is None or isinstance(owner, TensorValue):
             raise session.unsupported("identity", f"arithmetic on {self.describe()}")
-        if not isinstance(other, IdentityNumber):
-            raise session.unsupported(
-                "identity", f"{self.describe()} is compared with {other.describe()}"
-            )
-        return ConstantValue(session.same(self.owner, other.owner) == (function is operator.eq))
+        real = owner.identity()
+        session.guard(owner.source, Kind.IDENTITY, real)
+        return ConstantValue(id(real))
 
 
 class NumberKey(IdentityKey):

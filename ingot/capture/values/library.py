@@ -151,10 +151,7 @@ def signature(session: Session, obj: Value, **options: Value) -> Value:
         raise session.unsupported("library-function", f"inspect.signature() of {obj.describe()}")
     result = session.python(read, target)
     parameters = map_values(session.wrap_constant, result.parameters)
-    mapping = DictValue(
-        parameters.items(), MappingProxyType, ConstSource(result.parameters), result.parameters
-    )
-    return _signature_value(mapping, session.wrap_constant(result.return_annotation))
+    return _signature_value(parameters, session.wrap_constant(result.return_annotation))
 
 
 def _read_as(options: dict[str, Any]) -> dict[str, Any]:
@@ -167,9 +164,9 @@ def _read_as(options: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _signature_value(parameters: Value, returns: Value) -> Value:
-    value = ObjectValue(inspect.Signature)
-    value.members.update(_parameters=parameters, _return_annotation=returns)
+def _signature_value(parameters: dict[str, Value], returns: Value) -> Value:
+    value, mapping = ObjectValue(inspect.Signature), DictValue(parameters.items(), OrderedDict)
+    value.members.update(_parameters=ProxyValue(mapping), _return_annotation=returns)
     return value
 
 
@@ -212,13 +209,12 @@ def _signature_of_inner(session: Session, function: FunctionValue, bound: bool, 
             f"inspect.signature() of {function.describe()}, which wraps another function",
         )
     result = session.python(read, MethodType(model, 0) if bound else model)
-    parameters = {}
+    parameters: dict[str, Value] = {}
     for name, parameter in result.parameters.items():
         value = parameters[name] = ObjectValue(inspect.Parameter)
         for member in inspect.Parameter.__slots__:
             value.members[member] = session.wrap_constant(getattr(parameter, member))
-    mapping = DictValue(parameters.items(), MappingProxyType)
-    return _signature_value(mapping, session.wrap_constant(result.return_annotation))
+    return _signature_value(parameters, session.wrap_constant(result.return_annotation))
 
 
 class ProxyValue(OutsideOrMade):
@@ -294,6 +290,4 @@ def wrap_proxy(session: Session, object_: Any, source: Source) -> Value:
 def mapping_proxy(session: Session, mapping: Value) -> Value:
     if not isinstance(mapping, DictValue):
         raise session.unsupported("construction", f"a view of {mapping.describe()} is made")
-    if mapping.cls is MappingProxyType and mapping.source is not None:
-        return DictValue(mapping.entries.items(), MappingProxyType, mapping.source, mapping.object)
     return ProxyValue(mapping)

@@ -1,5 +1,6 @@
-"""What an op of a library's gives that has a kernel for meta tensors: it is believed, and the op
-itself never runs."""
+"""What an op of a library's gives that has a kernel for meta tensors, or for all devices.
+
+It is believed, and no other kernel of the op runs during capture."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from typing import Any
 from ingot.errors import unsupported
 from ingot.graph.meta.basis import first_line
 from ingot.torch_private import OpOverload, dispatch_has_kernel_for_dispatch_key
+
+_OF_ALL_DEVICES = ("Meta", "CompositeExplicitAutograd")
 
 HINT = "register a fake for it: torch.library.register_fake"
 
@@ -26,7 +29,7 @@ def returned_types(op: OpOverload) -> list[str]:
 
 
 def declared(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not dispatch_has_kernel_for_dispatch_key(op.name(), "Meta"):
+    if not any(dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in _OF_ALL_DEVICES):
         raise unsupported("custom-op-fake", f"{op} has no fake: what it gives is not known")
     returned_types(op)
     try:
