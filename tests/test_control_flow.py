@@ -24,6 +24,7 @@ from torch._higher_order_ops.map import map as map_over
 import ingot
 
 X = torch.arange(4.0) + 0.5
+hops: Any = torch.ops.higher_order
 
 WHOLE: dict[str, Callable[[Tensor], Any]] = {
     "cond on a size": lambda x: torch.cond(
@@ -60,8 +61,27 @@ WHOLE: dict[str, Callable[[Tensor], Any]] = {
     "out_dtype, a product": lambda x: out_dtype(
         torch.ops.aten.mm.default, torch.int32, x[:, None].to(torch.int8), x[None].to(torch.int8)
     ),
+    "wrap": lambda x: hops.wrap(lambda a, b: (a + b, x * 2), x, b=x + 1),
+    "wrap_with_set_grad_enabled": lambda x: hops.wrap_with_set_grad_enabled(
+        False, lambda a: a.sin() + torch.is_grad_enabled(), x
+    ),
+    "wrap_with_autocast": lambda x: hops.wrap_with_autocast(
+        "cpu", torch.bfloat16, True, None, lambda a: a[:, None] @ a[None], x
+    ),
+    "dynamo_bypassing_wrapper": lambda x: hops.dynamo_bypassing_wrapper(
+        lambda function: lambda a: function(a) + 1, torch.sin, x
+    ),
+    "map_impl": lambda x: hops.map_impl(lambda a, b, c: (a * c, b * 1), [x, x + 1], [x]),
+    "cond operator": lambda x: hops.cond(x.shape[0] > 2, torch.sin, torch.cos, (x,)),
     "InvokeQuant": lambda x: InvokeQuant()(lambda a, b: a * b, x, x, scheme="int4"),
 }  # fmt: skip
+
+
+def test_hints_that_are_refused() -> None:
+    for given in ((X, [1]), (X, "text")):
+        compiled = ingot.compile(lambda *args: hints_wrapper(torch.mul, args, {}, hints={"a": 1}))
+        with pytest.raises(RuntimeError, match="args must be a tuple"):
+            compiled(*given)
 
 
 def test_print(capsys: pytest.CaptureFixture[str]) -> None:

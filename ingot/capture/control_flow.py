@@ -33,7 +33,7 @@ def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     return false_fn(*operands)
 
 
-@_replaces("torch._higher_order_ops.cond.__call__")
+@_replaces("torch._higher_order_ops.cond.CondOp.__call__")
 def cond_op(operator: Any, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
     if pred:
         return true_fn(*operands)
@@ -75,19 +75,77 @@ def strict_mode(callable: Any, operands: Any) -> Any:
     return callable(*operands)
 
 
-@_replaces("torch._higher_order_ops.hints_wrap.__call__")
+@_replaces("torch._higher_order_ops.hints_wrap.HintsWrapper.__call__")
 def hints_wrapper(operator: Any, body_fn: Any, args: Any, kwargs: Any, hints: Any) -> Any:
-    return body_fn(*args, **kwargs)
+    if kwargs or not isinstance(hints, dict):
+        left_to_eager()
+    for arg in args:
+        if not isinstance(arg, (torch.Tensor, int, float, bool)):
+            left_to_eager()
+    for name, hint in hints.items():
+        if not isinstance(name, str) or not isinstance(hint, (int, float, bool, str)):
+            left_to_eager()
+    return body_fn(*args)
 
 
-@_replaces("torch._higher_order_ops._invoke_quant.__call__")
-def invoke_quant(
-    operator: Any, function: Any, *args: Any, scheme: Any = None, quant_options: Any = None
-) -> Any:
+def left_to_eager() -> None:
+    """What torch raises an error for."""
+
+
+@means(left_to_eager)
+def _left_to_eager(session: Session) -> Value:
+    raise session.unsupported("whole-function", "arguments that a higher-order op refuses")
+
+
+@_replaces("torch._higher_order_ops._invoke_quant.InvokeQuant.__call__")
+def invoke_quant(operator: Any, function: Any, *args: Any, scheme: Any = None) -> Any:
     return function(*args)
 
 
-@_replaces("torch._higher_order_ops.out_dtype.__call__")
+@_replaces("torch._higher_order_ops.wrap.Wrap.__call__")
+def wrap(operator: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    return func(*args, **kwargs)
+
+
+@_replaces("torch._higher_order_ops.wrap.WrapWithSetGradEnabled.__call__")
+def wrap_with_set_grad_enabled(
+    operator: Any, enable_grad: Any, wrapped_func: Any, *args: Any, **kwargs: Any
+) -> Any:
+    with torch.set_grad_enabled(enable_grad):
+        return wrapped_func(*args, **kwargs)
+
+
+@_replaces("torch._higher_order_ops.wrap.WrapWithAutocast.__call__")
+def wrap_with_autocast(
+    operator: Any,
+    device_type: Any,
+    dtype: Any,
+    enabled: Any,
+    cache_enabled: Any,
+    wrapped_func: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    with torch.autocast(device_type, dtype, enabled, cache_enabled):
+        return wrapped_func(*args, **kwargs)
+
+
+@_replaces("torch._higher_order_ops.wrap.DynamoBypassingWrapper.__call__")
+def bypassing_wrapper(
+    operator: Any, wrapper_fn_or_key: Any, inner_fn: Any, *args: Any, **kwargs: Any
+) -> Any:
+    return wrapper_fn_or_key(inner_fn)(*args, **kwargs)
+
+
+@_replaces("torch._higher_order_ops.map.MapImpl.__call__")
+def map_impl(operator: Any, f: Any, xs: Any, pos_args: Any) -> Any:
+    results = []
+    for k in range(xs[0].shape[0]):
+        results.append(f(*map(itemgetter(k), xs), *pos_args))
+    return tree_map(lambda *slices: torch.stack(slices), *results)
+
+
+@_replaces("torch._higher_order_ops.out_dtype.OutDtypeOperator.__call__")
 def out_dtype(operator: Any, op: Any, output_dtype: Any, *args: Any) -> Any:
     dtype = output_dtype
     for arg in args:
@@ -99,7 +157,7 @@ def out_dtype(operator: Any, op: Any, output_dtype: Any, *args: Any) -> Any:
     return op(*wide).to(output_dtype)
 
 
-@_replaces("torch._higher_order_ops.print.__call__")
+@_replaces("torch._higher_order_ops.print.Print.__call__")
 def print_(operator: Any, format_str: Any, *args: Any, **kwargs: Any) -> None:
     print(format_str.format(*args, **kwargs))
 

@@ -69,8 +69,8 @@ class Meaning:
 
 
 MEANINGS: dict[Any, Meaning] = {}
-"""By object: the meaning that is stated. A name, "module.function", stands for a function whose
-module need not be loaded."""
+"""By object: the meaning that is stated. A name, "module.function" or "module.Class.method", stands
+for a function whose module need not be loaded."""
 
 INLINE, CLASS, UNKNOWN = map(Meaning, (How.INLINE, How.CLASS, How.UNKNOWN))
 _PURE, _METHOD, _NEW, _OPERATION = map(Meaning, (How.PURE, How.METHOD, How.NEW, How.OPERATION))
@@ -111,7 +111,7 @@ def stated(object_: Any) -> Meaning | None:
     except TypeError:
         return None
     if meaning is None and isinstance(object_, FunctionType):
-        return MEANINGS.get(f"{object_.__module__}.{object_.__name__}")
+        return MEANINGS.get(f"{object_.__module__}.{object_.__qualname__}")
     return meaning
 
 
