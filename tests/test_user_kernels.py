@@ -229,7 +229,19 @@ def test_what_breaks_the_graph() -> None:
         triton.set_allocator(lambda size, alignment, stream: torch.empty(size))
         return add(x, x)
 
+    def differentiated(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.grad(lambda t: (t * add(t, t)).sum())(x)
+
+    def mapped(x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda t: add(t, t))(x.view(2, 2))
+
     x = torch.arange(4.0)
+    for transform in (differentiated, mapped):
+        with pytest.raises(ingot.GraphBreakError, match="a tensor of a transform"):
+            ingot.compile(transform, fullgraph=True)(x)
+        for fn in (transform, ingot.compile(transform)):
+            with pytest.raises(NotImplementedError, match="Cannot access storage"):
+                fn(x)
     table = torch.tensor([x.data_ptr()])
     cases: list[tuple[Any, ...]] = [
         (made_inside, "getenv_bool|that the function makes", x),

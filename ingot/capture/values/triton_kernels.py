@@ -25,6 +25,7 @@ from ingot.capture.values.tensor import SymIntValue, TensorValue, is_none
 from ingot.graph.kernel_writes import Effects, effects_of
 from ingot.loops.launches import Choice, Grid, Launch, Made, Operand, launch, number_of
 from ingot.sequences import map_leaves
+from ingot.wrapped import is_wrapped
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -248,6 +249,8 @@ class _Call:
         session = self.session
         value = session.deep(value)
         if isinstance(value, TensorValue):
+            if is_wrapped(value.fake):
+                raise _refused(session, "a kernel is given a tensor of a transform")
             return _Slot(self.written if is_written else self.read, value)
         if isinstance(value, SequenceValue):
             items = []
