@@ -17,6 +17,7 @@ from ingot.loops.ir import (
 from ingot.loops.target import CPU, Target
 from ingot.schedule.attention import attention_step
 from ingot.schedule.attention_pairs import paired
+from ingot.schedule.attention_tiles import tiling_of_attention
 from ingot.schedule.blocks import keeps_rows
 from ingot.schedule.build import build_kernel
 from ingot.schedule.contraction import build_contraction
@@ -104,8 +105,11 @@ def _step(
     if isinstance(first, (Attention, AttentionBackward)):
         return attention_step(first, graph.buffers)
     if isinstance(first, Contraction):
+        tiling = group.tiling
+        if first.weights is not None and target.has_registers:
+            tiling = tiling_of_attention(first, graph.buffers)
         kernel, arguments = build_contraction(
-            group.members, internal, graph.buffers, group.tiling, group.prologues
+            group.members, internal, graph.buffers, tiling, group.prologues
         )
         return _launch(kernel, arguments, group, target)
     assert group.overlay is not None

@@ -19,7 +19,8 @@ from ingot.loops.ir import (
     Visit,
 )
 from ingot.loops.spaces import extents_of, points_of
-from ingot.schedule.attention_tiles import tiling_of_attention
+from ingot.loops.weights import TILE
+from ingot.schedule.attention import query_block
 from ingot.schedule.build import StageDraft, accessed, kernel_name, loaded_by, parameters_of
 from ingot.schedule.epilogue import Prologues
 from ingot.schedule.kernel import Kernel, Parameter, Product, Stage, Store, Tiling, ceil_div
@@ -105,7 +106,6 @@ def _canonical_kernel(
         if weights.beside is not None:
             column = weights.beside.column  # which may be the symbol of the other columns too
             (depths[column],) = fresh_loops("w", [column.extent])
-        tiling = tiling_of_attention(node, buffers)
     parameters, names = _parameters(node, stage, prologues, buffers)
 
     def operand(access: Access, prologue: Pointwise | None) -> tuple[Access, Body | None]:
@@ -164,6 +164,8 @@ def _in_blocks(whole: Product, batch: Sequence[Symbol]) -> Product:
         return replace(whole, row_block=whole.tiling.rows, column_block=whole.tiling.columns)
     points, height = points_of(batch), points_of(whole.rows)
     width = whole.columns[0].extent
+    if whole.weights is not None:
+        return replace(whole, row_block=_rows_together(height), column_block=width.constant or 1)
     copies = copies_rows(whole.rows, whole.reduced, whole.left, width)
     if copies:
         steps = whole.reduced[0].extent.constant
@@ -176,6 +178,13 @@ def _in_blocks(whole: Product, batch: Sequence[Symbol]) -> Product:
         left_size = _reach(whole.left.index, whole.rows + whole.reduced)
         blocks = choose_blocks(points, height, width, right_size, left_size)
     return replace(whole, row_block=blocks[0], column_block=blocks[1], copies=copies)
+
+
+def _rows_together(rows: Expr) -> int:
+    """The rows of a block whose left operand are weights: of many, a tile has whole blocks."""
+    if (rows.constant or TILE) < TILE:
+        return query_block(rows)
+    return TILE // 2
 
 
 # Blocks: a thread takes one at a time, and packs the right operand's part of it anew. The more

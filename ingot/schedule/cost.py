@@ -13,6 +13,7 @@ NANOSECONDS_PER_OPERATION = 0.3
 NANOSECONDS_PER_BYTE = 0.08  # of one core streaming from memory
 # of a multiplication and addition in a contraction; cores take 0.01 to 0.02 ...
 NANOSECONDS_PER_PRODUCT = 0.015
+WEIGHT = 32  # products that take as long as a weight of attention
 NANOSECONDS_TO_PACK = 0.1  # ... and for each element of its right operand besides
 
 
@@ -47,6 +48,10 @@ def _block_work(kernel: Kernel, product_: Product) -> Expr:
     loops = product_.rows, product_.columns, product_.reduced
     rows, columns, depth = map(points_of, loops)
     packs = product_.row_blocks * round(1000 * NANOSECONDS_TO_PACK)
+    if product_.weights is not None:
+        for p in product_.weights.products:
+            columns = columns + p.depth.extent
+        columns = columns + WEIGHT
     products = columns * depth * (maximum(rows, 8) * round(1000 * NANOSECONDS_PER_PRODUCT) + packs)
     blocks = maximum(product_.row_blocks * product_.column_blocks, 1)
     return (products + _stage_work(stage, vectorized=True)) // blocks

@@ -21,7 +21,10 @@ def begun_at_offsets(step: KernelStep, target: Target) -> KernelStep:
     """The same launch, with a kernel whose first accesses are at the beginning of its arguments. A
     GPU's kernels rely on their alignment, and begin less than ALIGNMENT bytes from there."""
     kernel = step.kernel
-    if not isinstance(kernel, Kernel) or (target.has_registers and kernel.product is not None):
+    if not isinstance(kernel, Kernel):
+        return step
+    product = kernel.product
+    if product is not None and (target.has_registers or product.weights is not None):
         return step
     first: dict[str, Expr] = {}
     for name, index in _accesses(kernel):

@@ -16,6 +16,7 @@ from ingot.codegen.llvm.function import Function
 from ingot.codegen.llvm.kernel import emit_kernel
 from ingot.codegen.llvm.library import llvm, session
 from ingot.codegen.llvm.objects import modules_of, objects_of, optimized
+from ingot.codegen.llvm.scored_attention import emit_scored_attention
 from ingot.codegen.llvm.target import Target, chosen
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Fault
@@ -169,6 +170,8 @@ def _emit(
     emit = emit_contraction
     if kernel.product is None:
         emit = emit_kernel
+    elif kernel.product.weights is not None:
+        emit = emit_scored_attention
     return emit(kernel, symbols, target, check_bounds)
 
 
@@ -190,6 +193,7 @@ def _shape(kernel: AnyKernel, keep_lengths: bool) -> AnyKernel:
     if product is not None:
         left = replace(product.left, buffer=names[product.left.buffer])
         right = replace(product.right, buffer=names[product.right.buffer])
-        product = replace(product, left=left, right=right)
+        weights = product.weights and product.weights.with_buffers(names.__getitem__)
+        product = replace(product, left=left, right=right, weights=weights)
     kernel = replace(kernel, stages=stages, parameters=parameters, rows=rows, product=product)
     return anonymous(kernel, keep_lengths)

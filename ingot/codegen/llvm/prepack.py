@@ -35,7 +35,7 @@ def prepack(plan: Plan, target: Target | None = None) -> None:
         kernel = None
         if isinstance(step, KernelStep):
             kernel = step.kernel
-        if isinstance(kernel, Kernel) and kernel.product is not None:
+        if isinstance(kernel, Kernel) and kernel.product and not kernel.product.weights:
             assert isinstance(step, KernelStep)
             plan.steps[position] = _with_panels(step, kernel, kernel.product, plan, target, packed)
     used = _used(plan)

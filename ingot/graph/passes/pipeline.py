@@ -23,7 +23,7 @@ from ingot.graph.passes.no_ops import remove_no_ops
 from ingot.graph.passes.one_hot import sum_one_hot
 from ingot.graph.passes.ownership import own_outputs
 from ingot.graph.passes.products import join_products
-from ingot.graph.passes.scores import recognize_scores
+from ingot.graph.passes.scores import recognize_scores, recognize_scores_on_cpu
 from ingot.graph.passes.steps import join_steps
 from ingot.graph.passes.sums import sum_pieces, write_into_sums
 from ingot.graph.passes.verify import verify
@@ -49,12 +49,14 @@ SIMPLIFICATIONS: Passes = (
     ("share common subexpressions", share_common_subexpressions),
     ("sum one-hot rows", sum_one_hot),
 )
+_SCORES_ON_CPU = ("recognize scores on a CPU", recognize_scores_on_cpu)
 _SCORES: Passes = (
     ("recognize scores", recognize_scores),
     ("remove what became dead", remove_dead_code),
 )
 _RECOGNITION: Passes = (
     ("join steps", join_steps),
+    _SCORES_ON_CPU,
     ("recognize attention", recognize_attention),
     *_SCORES,
     ("recognize linear layers", recognize_linear),
@@ -69,6 +71,7 @@ _MARGINS: Passes = (("give margins", give_margins), ("remove what became dead", 
 # the one that suits both.
 JOINT_PASSES: Passes = (
     *SIMPLIFICATIONS,
+    _SCORES_ON_CPU,
     *_SCORES,
     ("choose layouts", choose_layouts),
     *_MARGINS,

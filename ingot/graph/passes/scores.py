@@ -1,4 +1,4 @@
-"""Attention whose scores are changed in ways of the program's own, on a GPU.
+"""Attention whose scores are changed in ways of the program's own.
 
 What is recognized is two batched products with a softmax between them, and in a joint graph their
 gradients. Between them may be any pointwise ops and views, which go along as steps; nothing of the
@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from itertools import filterfalse
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Graph, Node
@@ -25,7 +25,7 @@ from ingot.graph.schemas import is_pointwise, is_random
 from ingot.loops.own_ops import scored_attention, scored_product
 from ingot.loops.scores import Step, Value, encode
 from ingot.sequences import map_leaves
-from ingot.torch_private import aten
+from ingot.torch_private import OpOverload, aten
 
 # their results hold the elements of the argument, in its order where both are contiguous
 _VIEWS = {
@@ -35,24 +35,42 @@ _VIEWS = {
 _TURNS = (aten.transpose.int, aten.permute.default)
 _HALVES = (torch.float16, torch.bfloat16)
 MOST_STEPS = 64  # a score is computed anew for each block of keys
-WIDEST = 128  # elements of a head: of wider ones, a block holds too few
 
 
-def recognize_scores(graph: AtenGraph, device: str = "cuda") -> None:
-    """Replace each attention over halves, of sizes that are known, whose scores are in float32."""
+class Kinds(NamedTuple):
+    """Which attention is taken: dtypes of its operands, elements of a head at most, and the ops
+    that its softmax may end with."""
+
+    dtypes: tuple[torch.dtype, ...]
+    widest: int
+    softmax: tuple[OpOverload, ...]
+
+
+_SAFE = aten._safe_softmax.default
+ON_GPU = Kinds(_HALVES, 128, (_SAFE, aten.div.Tensor, aten.mul.Tensor))
+ON_CPU = Kinds((*_HALVES, torch.float32), 512, (_SAFE,))
+
+
+def recognize_scores(graph: AtenGraph, device: str = "cuda", kinds: Kinds = ON_GPU) -> None:
+    """Replace each attention of these kinds whose sizes are known and scores in float32."""
     for node in list(graph.graph.nodes):
-        if node.target is not aten._safe_softmax.default and not _may_end_softmax(node):
+        if node.target not in kinds.softmax:
             continue
         value = _static(node)
         if value is None or value.device.type != device or value.dtype is not torch.float32:
             continue
         match = _scores(node)
         if match is not None:
-            _Attention(graph, node, *match).replace()
+            _Attention(graph, node, *match, kinds).replace()
 
 
-def _may_end_softmax(node: Node) -> bool:
-    return node.target in (aten.div.Tensor, aten.mul.Tensor)
+def recognize_scores_on_cpu(graph: AtenGraph) -> None:
+    """The same on a CPU, in graphs of which nothing is on a GPU."""
+    for node in graph.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, FakeTensor) and value.device.type != "cpu":
+            return
+    recognize_scores(graph, "cpu", ON_CPU)
 
 
 def _scores(node: Node) -> tuple[Node, bool] | None:
@@ -82,8 +100,16 @@ class _Attention:
     a joint graph, from the `tangent`, the product of the result's gradient and the values.
     """
 
-    def __init__(self, graph: AtenGraph, softmax: Node, scores: Node, zero_rows: bool) -> None:
-        self.graph, self.softmax, self.scores, self.zero_rows = graph, softmax, scores, zero_rows
+    def __init__(
+        self, graph: AtenGraph, softmax: Node, scores: Node, zero_rows: bool, kinds: Kinds
+    ) -> None:
+        self.kinds, self.graph, self.softmax, self.scores, self.zero_rows = (
+            kinds,
+            graph,
+            softmax,
+            scores,
+            zero_rows,
+        )
         self.tangent: Node | None = None
         self.squares: dict[Node, None] = {}
         self.turned: dict[Node, Node] = {}  # with the last two dimensions swapped: of what
@@ -100,7 +126,7 @@ class _Attention:
         forward = self.forward_product()
         if forward is None or not self.sums_are_known(forward):
             return
-        if not all(map(self.takes_halves, [product, *self.uses, *filter(None, [self.tangent])])):
+        if not all(map(self.takes_operands, [product, *self.uses, *filter(None, [self.tangent])])):
             return
         try:
             self.rewrite(product, forward)
@@ -246,15 +272,17 @@ class _Attention:
             return False
         return turned.args[0] is values
 
-    def takes_halves(self, node: Node) -> bool:
-        """Whether the operands of a product are halves, or widened from them, but for squares."""
+    def takes_operands(self, node: Node) -> bool:
+        """Whether the operands of a product, or what they are widened from, are of such dtypes, but
+        for squares."""
         for operand in node.args:
             if self.is_square(operand):
                 continue
             value = _static(operand)
-            if value is None or self.width(node) > WIDEST or 0 in value.shape:
+            if value is None or self.width(node) > self.kinds.widest or 0 in value.shape:
                 return False
-            if not _is_half(_source(operand)[0]):  # type: ignore[arg-type]
+            source = _static(_source(operand)[0])  # type: ignore[arg-type]
+            if source is None or source.dtype not in self.kinds.dtypes:
                 return False
         return True
 
@@ -348,6 +376,9 @@ class _Attention:
             if result.dtype is not torch.float32:
                 node = add_call(nodes, aten._to_copy.default, (node,), use.meta, val=result)
                 node.kwargs = {"dtype": result.dtype}
+            elif not is_left:
+                node = add_call(nodes, aten.clone.default, (node,), use.meta, val=result)
+                node.kwargs = {"memory_format": torch.contiguous_format}
         use.replace_all_uses_with(node)
         nodes.erase_node(use)
 

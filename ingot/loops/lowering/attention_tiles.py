@@ -17,7 +17,8 @@ from ingot.loops.spaces import address_of, contiguous_strides, extents_of
 from ingot.loops.weights import TILE, TileList, Tiles
 from ingot.loops.windows import Conditions, symbols_of
 
-SHARE = 4  # the condition is computed at one of so many of the scores, at most
+# The condition is computed at one of so many of the scores, at most; on a CPU at all of them.
+SHARE = 4
 
 
 def tiles_of(
@@ -35,7 +36,8 @@ def tiles_of(
     if all(map(conditions.is_told, of_places)):
         return None
     condition = _Condition(conditions.joined(of_places), tuple(batch), frozenset((row, step)))
-    if condition.is_dear:
+    share = SHARE if lw.target.has_registers else 1
+    if condition.is_dear(share):
         return None
     if condition not in lw.tile_counts:
         lw.tile_counts[condition] = condition.counts(lw)
@@ -63,11 +65,11 @@ class _Condition:
     def in_order(self) -> list[Symbol]:
         return sorted(self.places, key=lambda loop: loop.name)
 
-    @property
-    def is_dear(self) -> bool:
+    def is_dear(self, share: int) -> bool:
+        """Whether it is computed at more than one of so many scores."""
         points = product(extents_of(self.loops)).constant or 0
         scores = product(extents_of((*self.batch, *self.places))).constant or 0
-        return SHARE * points > scores
+        return share * points > scores
 
     @property
     def points(self) -> int:

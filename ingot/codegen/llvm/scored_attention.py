@@ -1,0 +1,445 @@
+"""A kernel whose product has weights, as one LLVM function: attention with scores of the program's
+own, or a part of its gradients.
+
+A block of rows is transposed once, so that a vector holds one feature of neighbouring rows. It
+takes up to `TILE` steps at a time: their products, laid out as (step, row), become weights where
+they are, by vectors of rows, and are then added up times the right operand. All products are made
+of the tiles that matrix products have. The softmax is taken online: the largest score so far, and
+the sum of the exponentials of what scores are below it, are kept for each row (Milakov and
+Gimelshein, 2018). What is not in float32, or not adjacent, is copied first, a few rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import gcd, inf
+from typing import NamedTuple
+
+import torch
+
+from ingot.codegen.llvm import tiles
+from ingot.codegen.llvm.emitter import Value, Variable
+from ingot.codegen.llvm.function import Function
+from ingot.codegen.llvm.math import exp, log
+from ingot.codegen.llvm.scalar import convert
+from ingot.codegen.llvm.target import Target
+from ingot.codegen.llvm.transpose import PREFETCH, transpose
+from ingot.codegen.llvm.weighted import WeightedEmitter
+from ingot.loops.expr import ONE, ZERO, Symbol
+from ingot.loops.ir import Access, Body, Instruction
+from ingot.loops.weights import TILE, InnerProduct
+from ingot.schedule.kernel import Kernel, Product
+
+SIZE = 4  # bytes of an element
+TOGETHER = 4  # vectors
+MULTIPLE = 16  # elements that copied rows are padded to
+
+
+class _Rows(NamedTuple):
+    """Rows of adjacent floats: where they begin, and how many floats lie between beginnings."""
+
+    address: Value
+    stride: Value
+
+    def at(self, number: Value) -> Value:
+        return self.address.emitter.pointer(self.address, "float", number * self.stride)
+
+
+class _Factors(NamedTuple):
+    """An inner product: the block's rows turned, sums of a tile, and memory for rows that are
+    copied."""
+
+    product: InnerProduct
+    turned: Value
+    sums: Value
+    copies: Value
+
+
+class _Sum(NamedTuple):
+    """A sum over steps.
+
+    It has the tile it is taken in, the weights, the sums so far, tile by tile, and memory for rows
+    that are copied.
+    """
+
+    column: Symbol
+    right: Access
+    tile: tiles.Tile
+    weights: Value
+    totals: Value
+    copies: Value
+
+
+def emit_scored_attention(
+    kernel: Kernel, symbols: Sequence[Symbol], target: Target, check_bounds: bool = False
+) -> Function:
+    """The LLVM function of a kernel whose product has weights; size symbols and checks are as in
+    `emit_kernel`."""
+    assert kernel.product is not None
+    return _BlockEmitter(kernel, kernel.product, symbols, target, check_bounds).function()
+
+
+class _BlockEmitter(WeightedEmitter):
+    first: Value  # the block's first row,
+    height: Value  # ... and how many it has
+    place: tuple[Value, Value] | None = None  # where the sums of a row begin, and their share
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        product: Product,
+        symbols: Sequence[Symbol],
+        target: Target,
+        check_bounds: bool,
+    ) -> None:
+        super().__init__(kernel, product, symbols, target, check_bounds)
+        self.lanes, self.target = self.e.lanes, target
+        self.tile = tiles.choose_tile("float", self.block, target)  # its columns are rows
+        self.offsets = self._floats(2)
+        longest = TILE
+        for p in self.weights.products:
+            longest = max(longest, _known(p.depth))
+        self.entries = (longest // tiles.UNROLL + 1) * tiles.SOON
+        self.soon = self._floats(2 * self.entries)
+        self.factors: list[_Factors] = []
+        for p in self.weights.products:
+            depth = _known(p.depth)
+            turned, sums = self._floats(depth * self.block), self._floats_of(self.tile)
+            rows = max(TILE, self.block)
+            self.factors.append(_Factors(p, turned, sums, self._floats(rows * _padded(p.depth))))
+        self.sums = [self._sum(self.column, product.right)]
+        if self.weights.beside is not None:
+            self.sums.append(self._sum(self.weights.beside.column, self.weights.beside.right))
+        self.tops, self.totals, self.shares = map(self._floats, [self.block] * 3)
+
+    def _floats(self, count: int) -> Value:
+        """The address of so many floats of scratch, which begin on a line."""
+        return self._take_scratch(SIZE * count)
+
+    def _floats_of(self, tile: tiles.Tile) -> Value:
+        return self._floats(tile.rows * tile.width)
+
+    def _sum(self, column: Symbol, right: Access) -> _Sum:
+        tile = tiles.choose_tile("float", _padded(column), self.target, self.block)
+        down = -(-self.block // tile.rows)
+        weights = self._floats(TILE * self.block + tile.rows)  # the last tile may go beyond
+        totals = self._floats(down * tile.rows * _padded(column))
+        return _Sum(column, right, tile, weights, totals, self._floats(TILE * _padded(column)))
+
+    def begin(self) -> None:
+        e = self.e
+        e.line(f"store i64 0, ptr {self.offsets.text}, align 8")
+        tiles.clear_entries(e, self.soon, self.entries, self.factors[0].sums)
+
+    # -- one block of rows -------------------------------------------------------------------------
+
+    def rows_from(self, first: Value, rows: Value) -> None:
+        self.first, self.height = first, rows
+        for factors in self.factors:
+            self._turn(factors)
+        for each in self.sums:
+            down = -(-self.block // each.tile.rows)
+            self._fill(each.totals, down * each.tile.rows * _padded(each.column), 0.0)
+        self._fill(self.tops, self.block, -inf)
+        self._fill(self.totals, self.block, 0.0)
+        self.all_steps(first, rows)
+        if self.weights.softmax:
+            self._finish_softmax()
+        self._store_sums(self.sums[0], self._run_epilogue)
+        if self.weights.beside is not None:
+            self._store_sums(self.sums[1], self._store_beside)
+
+    def _fill(self, start: Value, count: int, number: float) -> None:
+        e = self.e
+        with e.loop(e.constant(0, "i64"), e.constant(count, "i64"), self.lanes, sure=True) as at:
+            self._put(e.constant(number, "float"), e.pointer(start, "float", at))
+
+    def _turn(self, factors: _Factors) -> None:
+        """Transpose the block's rows into panels as wide as a tile."""
+        e, p, width = self.e, factors.product, self.tile.width
+        depth = _known(p.depth)
+        rows = self._rows_of(p.left, self.row, self.first, self.height, p.depth, factors.copies)
+        name, text = transpose("float", width, self.lanes * SIZE)
+        e.declarations.add(text)
+        e.declare("void", PREFETCH, "ptr, i32, i32, i32")
+        e.declare("i64", "llvm.smin.i64", "i64, i64")
+        with e.loop(e.constant(0, "i64"), self.height, width, True, width == self.block) as at:
+            there = e.intrinsic("smin", (self.height - at, width))
+            panel = e.pointer(factors.turned, "float", at * depth)
+            partial = e.compare("slt", there, width)
+            end = e.select(partial, e.constant(width * depth, "i64"), e.constant(0, "i64"))
+            with e.loop(e.constant(0, "i64"), end, self.lanes, sure=False) as element:
+                self._put(e.constant(0.0, "float"), e.pointer(panel, "float", element))
+            values = f"i64 {rows.stride.text}, ptr {panel.text}, i64 {there.text}, i64 {depth}"
+            e.line(f"call void {name}(ptr {rows.at(at).text}, {values})")
+
+    # -- some steps --------------------------------------------------------------------------------
+
+    def steps_from(self, body: Body, start: Value, count: Value) -> None:
+        e, tile, rights = self.e, self.tile, list[_Rows]()
+        for factors in self.factors:
+            p = factors.product
+            rows = self._rows_of(p.right, self.step, start, count, p.depth, factors.copies)
+            rights.append(rows)
+        zero = e.constant(0, "i64")
+        with e.loop(zero, count, tile.rows, sure=True) as step:
+            there = e.intrinsic("smin", (count - step, tile.rows))
+            with e.loop(zero, self.height, tile.width, True, tile.width == self.block) as at:
+                for factors, right in zip(self.factors, rights):
+                    self._multiply_rows(factors, right, step, count, at)
+                with e.loop(zero, there, 1, sure=True) as number:
+                    self.memory.bound[self.step] = start + step + number
+                    self._weigh(body, step, number, at)
+        if self.weights.softmax:
+            self._exponentials(count)
+        for each in self.sums:
+            self._add(each, start, count)
+
+    def _multiply_rows(
+        self, factors: _Factors, right: _Rows, step: Value, count: Value, at: Value
+    ) -> None:
+        """The products of a tile: steps that are not there are read as the last one."""
+        e, depth = self.e, _known(factors.product.depth)
+        rows = []
+        for r in range(self.tile.rows):
+            rows.append(right.at(e.intrinsic("smin", (step + r, count - 1))))
+        panel = e.pointer(factors.turned, "float", at * depth)
+        along, steps = e.constant(self.tile.width * SIZE, "i64"), e.constant(depth, "i64")
+        self._multiply(self.tile, rows, SIZE, (panel, along), steps, factors.sums, add=False)
+
+    def _weigh(self, body: Body, step: Value, number: Value, at: Value) -> None:
+        """The weights, or scores, of one step, for the rows of a tile."""
+        e, memory = self.e, self.memory
+        memory.vector, memory.bound[self.row] = self.row, self.first + at
+        for shift in range(0, self.tile.width, self.lanes):
+            memory.shift = shift
+            if _known(self.row) % self.block:
+                memory.mask = e.compare("slt", e.iota("i64"), self.height - at - shift)
+            products = {}
+            for factors in self.factors:
+                place = e.pointer(factors.sums, "float", number * self.tile.width)
+                pointer = e.pointer(place, "float", shift)
+                products[factors.product.name] = self._vector_at(pointer)
+            for each, weight in zip(self.sums, self.weights_of(body, products)):
+                place = e.pointer(each.weights, "float", (step + number) * self.block + at)
+                self._put(weight, e.pointer(place, "float", shift))
+        memory.vector, memory.shift, memory.mask = None, 0, None
+
+    def _exponentials(self, count: Value) -> None:
+        """Turn scores into weights, and let the sums so far decay."""
+        e, together = self.e, gcd(TOGETHER, self.block // self.lanes)
+        width, zero = together * self.lanes, e.constant(0, "i64")
+        with e.loop(zero, self.height, width, True, width == self.block) as at:
+            scores = e.pointer(self.sums[0].weights, "float", at)
+            tops = self._each(scores, count, together, -inf, lambda v, score, place: score)
+            bases, decays = [], []
+            for v, highest in enumerate(tops):
+                place = e.pointer(e.pointer(self.tops, "float", at), "float", v * self.lanes)
+                old = self._vector_at(place)
+                top = e.intrinsic("maxnum", (old, highest))
+                self._put(top, place)
+                is_empty = e.compare("oeq", top, -inf)
+                bases.append(e.select(is_empty, e.constant(0.0, "float"), top))
+                decays.append(exp(old - bases[v]))
+
+            def weigh(v: int, score: Value, place: Value) -> Value:
+                weight = exp(score - bases[v])
+                self._put(weight, place)
+                return weight
+
+            sums = self._each(scores, count, together, 0.0, weigh)
+            for v, (decay, total) in enumerate(zip(decays, sums)):
+                place = e.pointer(e.pointer(self.totals, "float", at), "float", v * self.lanes)
+                self._put(e.fma(self._vector_at(place), decay, total), place)
+                place = e.pointer(e.pointer(self.shares, "float", at), "float", v * self.lanes)
+                self._put(decay, place)
+
+    def _each(
+        self, start: Value, count: Value, together: int, first: float,
+        value: Callable[[int, Value, Value], Value],
+    ) -> list[Value]:  # fmt: skip
+        """For vectors side by side: the sum of a value over all steps, or the largest one if that
+        is -inf at `first`."""
+        e, variables = self.e, list[Variable]()
+        for _ in range(together):
+            variables.append(e.variable("float", self.lanes))
+        for variable in variables:
+            variable.store(e.constant(first, "float"))
+        with e.loop(e.constant(0, "i64"), count, 1, sure=True) as step:
+            row = e.pointer(start, "float", step * self.block)
+            for v, variable in enumerate(variables):
+                place = e.pointer(row, "float", v * self.lanes)
+                term, before = value(v, self._vector_at(place), place), variable.load()
+                if first == -inf:
+                    variable.store(e.intrinsic("maxnum", (before, term)))
+                else:
+                    variable.store(before + term)
+        return list(map(Variable.load, variables))
+
+    def _add(self, each: _Sum, start: Value, count: Value) -> None:
+        """Add steps to a sum, which decays before."""
+        e, tile, width = self.e, each.tile, _padded(each.column)
+        right = self._rows_of(
+            each.right, self.step, start, count, each.column, each.copies, padded=True
+        )
+        with e.loop(e.constant(0, "i64"), self.height, tile.rows, sure=True) as row:
+            rows = []
+            for r in range(tile.rows):
+                rows.append(e.pointer(e.pointer(each.weights, "float", row), "float", r))
+            with e.loop(e.constant(0, "i64"), e.constant(width, "i64"), tile.width, True) as column:
+                sums = e.pointer(each.totals, "float", row * width + column * tile.rows)
+                if self.weights.softmax:
+                    self._decay(sums, row, tile)
+                panel = e.pointer(right.address, "float", column), right.stride * SIZE
+                step = self.block * SIZE
+                self._multiply(tile, rows, step, panel, count, sums, add=True)
+
+    def _decay(self, sums: Value, row: Value, tile: tiles.Tile) -> None:
+        e = self.e
+        for r in range(tile.rows):
+            share = self._number_at(e.pointer(e.pointer(self.shares, "float", row), "float", r))
+            for v in range(tile.vectors):
+                place = e.pointer(sums, "float", r * tile.width + v * self.lanes)
+                self._put(self._vector_at(place) * share, place)
+
+    def _multiply(
+        self, tile: tiles.Tile, rows: Sequence[Value], step: int, panel: tuple[Value, Value],
+        count: Value, sums: Value, add: bool,
+    ) -> None:  # fmt: skip
+        """The sums of a tile: of `count` elements of the rows times the rows of a panel.
+
+        Elements are `step` bytes apart. A panel is given by where it begins, and how many bytes
+        lie between its rows.
+        """
+        e, helper = self.e, tiles.multiply(tile, step)
+        e.declarations |= {helper.text, *helper.declarations}
+        pointers = "".join(f"ptr {row.text}, " for row in rows)
+        e.line(
+            f"call void @{helper.name}({pointers}i64 {step}, ptr {self.offsets.text}, "
+            f"ptr {panel[0].text}, i64 {panel[1].text}, i64 {count.text}, i64 0, i64 1, "
+            f"ptr {sums.text}, i1 {str(add).lower()}, ptr {self.soon.text})"
+        )
+
+    # -- the end of a block ------------------------------------------------------------------------
+
+    def _finish_softmax(self) -> None:
+        """Leave one over the sums of exponentials, and store their logarithms."""
+        e, memory, logarithms = self.e, self.memory, self.weights.logarithms
+        memory.vector, memory.bound[self.row] = self.row, self.first
+        for shift in range(0, self.block, self.lanes):
+            memory.shift = shift
+            memory.mask = e.compare("slt", e.iota("i64"), self.height - shift)
+            total = self._vector_at(e.pointer(self.totals, "float", shift))
+            top = self._vector_at(e.pointer(self.tops, "float", shift))
+            share, value = 1.0 / total, top + log(total)
+            if self.weights.zero_rows:
+                zero = e.constant(0.0, "float")
+                share = e.select(e.compare("oeq", total, 0.0), zero, share)
+                value = e.select(e.compare("oeq", top, -inf), zero, value)
+            self._put(share, e.pointer(self.shares, "float", shift))
+            if logarithms is not None:
+                memory.store(logarithms.buffer, logarithms.index, value, "store")
+        memory.vector, memory.shift, memory.mask = None, 0, None
+
+    def _store_sums(self, each: _Sum, store: Callable[[], None]) -> None:
+        """`store()` for each vector of the finished sums."""
+        e, tile, width = self.e, each.tile, _padded(each.column)
+        with e.loop(e.constant(0, "i64"), self.height, tile.rows, sure=True) as row:
+            there = e.intrinsic("smin", (self.height - row, tile.rows))
+            with e.loop(e.constant(0, "i64"), there, 1, sure=True) as number:
+                self.memory.bound[self.row] = self.first + row + number
+                share = e.constant(1.0, "float")
+                if self.weights.softmax:
+                    share = self._number_at(e.pointer(self.shares, "float", row + number))
+                for column in range(0, width, tile.width):
+                    stop = min(column + tile.width, _known(each.column))
+                    place = row * width + (number * tile.width + column * tile.rows)
+                    self.place = e.pointer(each.totals, "float", place), share
+                    self.vectors_along(each.column, column, stop, store)
+
+    def _finished(self) -> Value:
+        """The present vector of a sum."""
+        assert self.place is not None
+        pointer, share = self.place
+        shift = self.memory.shift
+        return self._vector_at(self.e.pointer(pointer, "float", shift)) * share
+
+    def _scalar(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
+        if i.attrs[0] == self.product.name:
+            return self._finished()
+        return super()._scalar(i, args, program)
+
+    def _run_epilogue(self) -> None:
+        (stage,) = self.kernel.stages
+        self._body(stage, [], 0, self.memory.mask)
+
+    def _store_beside(self) -> None:
+        assert self.weights.beside is not None
+        target = self.weights.beside.target
+        value = convert(self._finished(), torch.float32, self.memory.dtypes[target.buffer])
+        self.memory.store(target.buffer, target.index, value, "store")
+
+    # -- operands ----------------------------------------------------------------------------------
+
+    def _rows_of(
+        self, access: Access, loop: Symbol, first: Value, count: Value, along: Symbol,
+        copies: Value, padded: bool = False,
+    ) -> _Rows:  # fmt: skip
+        """Rows of an operand as adjacent floats: where they lie, or as copies.
+
+        If they are to be `padded`, so are copies, by zeros.
+        """
+        e, memory = self.e, self.memory
+        linear = access.index.linear((loop, along))
+        whole = not padded or _padded(along) == _known(along)
+        if linear is not None and memory.dtypes[access.buffer] is torch.float32 and whole:
+            if linear[1].get(along) is ONE or _known(along) == 1:
+                memory.bound[loop], memory.bound[along] = first, e.constant(0, "i64")
+                base, index = memory.base[access.buffer], memory.index(access.index)
+                stride = memory.index(linear[1].get(loop, ZERO))
+                rows = _Rows(e.pointer(base, "float", index), stride)
+                self._check_rows(access, rows, count, _known(along))
+                return rows
+        width = _padded(along)
+        with e.loop(e.constant(0, "i64"), count, 1, sure=True) as number:
+            memory.bound[loop] = first + number
+            row = e.pointer(copies, "float", number * width)
+
+            def copy(number: int) -> None:
+                value = memory.load(access.buffer, access.index, None)
+                value = convert(value, memory.dtypes[access.buffer], torch.float32)
+                place = e.pointer(row, "float", memory.bound[along])
+                self._put(value, e.pointer(place, "float", memory.shift))
+
+            extent = _known(along)
+            zero, end = e.constant(0, "i64"), e.constant(extent, "i64")
+            self._vector_loop(along, zero, end, extent, TOGETHER, copy)
+        return _Rows(copies, e.constant(width, "i64"))
+
+    def _check_rows(self, access: Access, rows: _Rows, count: Value, length: int) -> None:
+        """Where bounds are checked: the first and the last element."""
+        last = self.e.pointer(rows.at(count - 1), "float", length - 1)
+        for pointer in (rows.address, last):
+            self.memory.check(access.buffer, pointer, False, None)
+
+    # -- scratch -----------------------------------------------------------------------------------
+
+    def _vector_at(self, pointer: Value) -> Value:
+        vector = f"<{self.lanes} x float>"
+        return self.e.here(f"load {vector}, ptr {pointer.text}, align 4", "float", self.lanes)
+
+    def _number_at(self, pointer: Value) -> Value:
+        return self.e.here(f"load float, ptr {pointer.text}, align 4", "float", 1)
+
+    def _put(self, value: Value, pointer: Value) -> None:
+        text = self.e.argument(value, self.lanes)
+        self.e.line(f"store <{self.lanes} x float> {text}, ptr {pointer.text}, align 4")
+
+
+def _known(loop: Symbol) -> int:
+    assert loop.extent.constant is not None
+    return loop.extent.constant
+
+
+def _padded(loop: Symbol) -> int:
+    return -(-_known(loop) // MULTIPLE) * MULTIPLE

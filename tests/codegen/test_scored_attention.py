@@ -1,0 +1,201 @@
+"""Attention with scores of the program's own on a CPU: errors against float64 beside eager's, at
+sizes around the block and the vector, on this machine's vectors and on narrower ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import ingot
+from ingot.explain.report import Report
+
+Function = Callable[[Tensor, Tensor, Tensor], Tensor]
+Scores = Callable[[Tensor], Tensor]
+SAFE = torch.ops.aten._safe_softmax.default
+SLOPES = torch.tensor([0.25, -0.5])
+IDS = torch.arange(300) // 37
+OF_BATCH = torch.stack([IDS, (torch.arange(300) + 20) // 150])
+TABLE = torch.randn(2, 300, 300)
+
+
+def attention(change: Scores) -> Function:
+    """What capture makes of flex_attention: the scores are in float32, or in float64."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        k, v = (t.repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+        scores = q.to(wide) @ k.to(wide).transpose(-2, -1) * 0.125
+        return SAFE(change(scores), -1).to(q.dtype) @ v
+
+    return attend
+
+
+def places(s: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.arange(s.shape[-2])[:, None], torch.arange(s.shape[-1])
+
+
+def masked(s: Tensor, condition: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    return torch.where(condition(*places(s)), s, -math.inf)
+
+
+def causal(s: Tensor) -> Tensor:
+    return masked(s, lambda q, k: q >= k)
+
+
+SCORES: dict[str, Scores] = {
+    "plain": lambda s: s,
+    "causal": causal,
+    "window": lambda s: masked(s, lambda q, k: (q >= k) & (q - k <= 9)),
+    "prefix": lambda s: masked(s, lambda q, k: (q >= k) | (k < 30)),
+    "above": lambda s: masked(s, lambda q, k: k > q),
+    "nothing seen": lambda s: masked(s, lambda q, k: (k < 5) & (q < 5)),
+    "documents": lambda s: masked(s, lambda q, k: (IDS[q] == IDS[k]) & (q >= k)),
+    "documents of a batch": lambda s: masked(
+        s, lambda q, k: OF_BATCH[:, None, q] == OF_BATCH[:, None, k]
+    ),
+    "every fifth": lambda s: masked(s, lambda q, k: (q - k) % 5 == 0),
+    "alibi": lambda s: causal(s + SLOPES[:, None, None] * (places(s)[1] - places(s)[0])),
+    "table": lambda s: s + TABLE[:, : s.shape[-2], : s.shape[-1]],
+    "capped": lambda s: causal(3 * torch.tanh(s / 3)),
+    "twice": lambda s: s * torch.sigmoid(s) + s,
+    "low scores are masked": lambda s: torch.where(s < -1, -math.inf, s),
+}
+# queries, keys, the width of keys, that of values, heads of keys
+SIZES = [
+    (3, 5, 8, 4, 2), (77, 77, 20, 24, 1), (130, 200, 64, 64, 2), (300, 260, 16, 130, 2),
+    (1, 77, 32, 16, 2),
+]  # fmt: skip
+
+
+def inputs(sizes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    queries, keys, width, value_width, heads = sizes
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, 2, queries, width), (2, heads, keys, width), (2, heads, keys, value_width)
+    results = []
+    for shape in shapes:
+        results.append(torch.randn(shape, generator=generator).to(dtype))
+    return results
+
+
+def leaves_of(args: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    return [t.to(dtype, copy=True).requires_grad_() for t in args]
+
+
+def off(actual: Any, exact: Any) -> float:
+    """The relative distance of tensors, all together."""
+    distance, size = 0.0, 1e-6
+    for a, b in zip(actual, exact, strict=True):
+        distance += (a.double() - b).pow(2).sum().item()
+        size += b.pow(2).sum().item()
+    return math.sqrt(distance / size)
+
+
+def report(function: Function, *args: Tensor) -> Report:
+    return ingot.explain(ingot.compile(function, fullgraph=True))(*args)
+
+
+@pytest.fixture(autouse=True, params=["own vectors", "avx2, with checks"])
+def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param != "own vectors":
+        monkeypatch.setenv("INGOT_TARGET", "avx2")
+        monkeypatch.setenv("INGOT_CHECK_BOUNDS", "1")
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("name", SCORES)
+def test_results_and_gradients(name: str, sizes: tuple[int, ...]) -> None:
+    function, args = attention(SCORES[name]), inputs(sizes)
+    compiled, wide = ingot.compile(function, fullgraph=True), [t.double() for t in args]
+    with torch.no_grad():
+        ours, eager, exact = compiled(*args), function(*args), function(*wide)
+    runs = []
+    for run, dtype in (
+        (compiled, torch.float32),
+        (function, torch.float32),
+        (function, torch.float64),
+    ):
+        leaves = leaves_of(args, dtype)
+        result = run(*leaves)
+        tangent = torch.ones_like(result).cumsum(-1)
+        runs.append((result.detach(), *torch.autograd.grad(result, leaves, tangent)))
+    trained, of_eager, of_exact = runs
+    floor = 4 * torch.finfo(torch.float32).eps
+    assert ours.stride() == eager.stride()
+    assert off([ours], [exact]) <= max(1.1 * off([eager], [exact]), floor)
+    assert off(trained, of_exact) <= max(1.2 * off(of_eager, of_exact), floor)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["causal", "documents", "alibi", "table"])
+def test_halves(name: str, dtype: torch.dtype) -> None:
+    function, args = attention(SCORES[name]), inputs((130, 200, 24, 40, 1), dtype)
+    runs = []
+    for run, kind in (
+        (ingot.compile(function), dtype),
+        (function, dtype),
+        (function, torch.float64),
+    ):
+        leaves = leaves_of(args, kind)
+        result = run(*leaves)
+        runs.append(
+            (result.detach(), *torch.autograd.grad(result, leaves, torch.ones_like(result)))
+        )
+    ours, eager, exact = runs
+    floor = 4 * torch.finfo(dtype).eps
+    for kind in (slice(0, 1), slice(1, 4)):
+        assert off(ours[kind], exact[kind]) <= max(off(eager[kind], exact[kind]), floor)
+
+
+# whose tiles that matter are listed before, by three kernels
+LISTED = ("documents", "documents of a batch", "every fifth", "nothing seen")
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_one_kernel(name: str) -> None:
+    """Nothing of the size of the scores is in memory."""
+    args = inputs((300, 260, 16, 16, 2))
+    with torch.no_grad():
+        found = report(attention(SCORES[name]), *args)
+    assert found.arena_bytes < 4 * 300 * 260
+    assert len(found.kernels) == (4 if name in LISTED else 1)
+
+
+# keys that the last 64 queries of 300 do not see, and which these are if not the first ones
+UNSEEN = {"window": slice(0, 200), "documents": slice(0, 128), "above": slice(0, 230)}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_the_mask_empties_is_not_read(name: str) -> None:
+    """Zero times NaN would be NaN."""
+    q, k, v = inputs((300, 300, 16, 16, 2))
+    clean = ingot.compile(attention(SCORES[name]))(q, k, v)
+    k[:, :, UNSEEN[name]] = v[:, :, UNSEEN[name]] = math.nan
+    result = ingot.compile(attention(SCORES[name]))(q, k, v)
+    assert torch.equal(result[:, :, 256:], clean[:, :, 256:])
+
+
+def test_an_epilogue() -> None:
+    """What follows is part of the kernel, the transposition too."""
+    attend, bias = attention(causal), torch.randn(2, 1, 16)
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.relu(attend(q, k, v) + bias).transpose(1, 2).flatten(2)
+
+    args = inputs((70, 70, 16, 16, 2))
+    with torch.no_grad():
+        assert len(report(function, *args).kernels) == 1
+        torch.testing.assert_close(ingot.compile(function)(*args), function(*args))
+
+
+def test_an_index_out_of_range() -> None:
+    far = torch.full((70,), 70)
+    function = attention(lambda s: s + TABLE[:, far[places(s)[0]] + 230, places(s)[1]])
+    args = inputs((70, 70, 16, 16, 2))
+    for call in (function, ingot.compile(function)):
+        with pytest.raises(IndexError, match="out of"):
+            call(*args)
