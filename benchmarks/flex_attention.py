@@ -1,21 +1,26 @@
-"""flex_attention on a GPU, forward and backward: torch.compile and Ingot in turns.
+"""flex_attention, forward and backward: torch.compile and Ingot in turns.
 
-    python -m benchmarks.flex_attention [--rounds 15] [--only NAME ...] [--without-compile]
+    python -m benchmarks.flex_attention [--device cuda] [--dtype bfloat16] [--rounds 15]
+        [--only NAME ...] [--without-compile]
 
-Inputs are bf16. A row's times are of the device's work; the ratio is torch.compile's time to
-Ingot's. Errors are the relative distance of the result, or of the worst gradient, to attention
-computed in float64; where that is too large for the memory, rows of fewer heads are compared.
+On a CPU sizes are smaller, and eager takes part: attention with all of its scores in memory, as
+torch has no gradients of flex_attention there. A row's times are of the device's work; ratios are
+others' times to Ingot's. Errors are the relative distance of the result, or of the worst gradient,
+to attention computed in float64; where that is too large for the memory, rows of fewer heads are
+compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import operator
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from rich.table import Table
@@ -25,44 +30,62 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 import ingot
 from ingot.explain.cli import console, positive
 
-BATCH, HEADS, LENGTH, WIDTH = 4, 16, 4096, 64
-WINDOW = 256
+WIDTH = 64
 CAP = 20.0
-PREFIX = 512
 DOCUMENTS = 8
+EAGER = "eager"
 Function = Callable[..., Tensor]
+
+
+class Sizes(NamedTuple):
+    """Of a device's rows; windows and prefixes are sixteenths and eighths of the length."""
+
+    batch: int
+    heads: int
+    length: int
+    cache: int  # keys of the rows that decode
+
+
+SIZES = {"cuda": Sizes(4, 16, 4096, 4096), "cpu": Sizes(1, 8, 1024, 4096)}
 
 
 @dataclass(frozen=True)
 class Case:
-    """The functions of a row, and how many heads share a key's."""
+    """The functions of a row, its sizes, and how many heads share a key's."""
 
+    batch: int
+    heads: int
+    queries: int
+    keys: int
     score: Function | None = None
     mask: Function | None = None
     shared: int = 1
-    queries: int = LENGTH
-    batch: int = BATCH
-    heads: int = HEADS
 
 
 def causal(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return q >= k
 
 
-def sliding(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    return (q >= k) & (q - k <= WINDOW)
+def sliding_of(window: int) -> Function:
+    def sliding(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return (q >= k) & (q - k <= window)
+
+    return sliding
 
 
-def prefix(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    return (q >= k) | (k < PREFIX)
+def prefix_of(length: int) -> Function:
+    def prefix(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return (q >= k) | (k < length)
+
+    return prefix
 
 
 def capped(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return CAP * torch.tanh(score / CAP)
 
 
-def documents_of(device: str) -> Function:
-    number = torch.arange(LENGTH, device=device) // (LENGTH // DOCUMENTS)
+def documents_of(device: str, length: int) -> Function:
+    number = torch.arange(length, device=device) // (length // DOCUMENTS)
 
     def same(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return (number[q] == number[k]) & (q >= k)
@@ -70,8 +93,8 @@ def documents_of(device: str) -> Function:
     return same
 
 
-def alibi_of(device: str) -> Function:
-    slopes = torch.exp2(-(torch.arange(HEADS, device=device) + 1) * 8.0 / HEADS)
+def alibi_of(device: str, heads: int) -> Function:
+    slopes = torch.exp2(-(torch.arange(heads, device=device) + 1) * 8.0 / heads)
 
     def biased(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return score + slopes[h] * (k - q)
@@ -80,31 +103,33 @@ def alibi_of(device: str) -> Function:
 
 
 def cases(device: str) -> dict[str, Case]:
+    batch, heads, length, cache = SIZES[device]
+    square = partial(Case, batch, heads, length, length)
     return {
-        "causal": Case(mask=causal),
-        "sliding window": Case(mask=sliding),
-        "documents": Case(mask=documents_of(device)),
-        "alibi": Case(alibi_of(device), causal),
-        "soft cap": Case(capped, causal),
-        "prefix": Case(mask=prefix),
-        "grouped 32/8": Case(mask=causal, shared=4, batch=2, heads=32),
-        "decode": Case(queries=1, batch=16),
-        "decode, one request": Case(queries=1, batch=1, heads=32),
+        "causal": square(mask=causal),
+        "sliding window": square(mask=sliding_of(length // 16)),
+        "documents": square(mask=documents_of(device, length)),
+        "alibi": square(alibi_of(device, heads), causal),
+        "soft cap": square(capped, causal),
+        "prefix": square(mask=prefix_of(length // 8)),
+        "grouped 32/8": Case(max(1, batch // 2), 32, length, length, mask=causal, shared=4),
+        "decode": Case(4 * batch, 16, 1, cache),
+        "decode, one request": Case(1, 32, 1, cache),
     }
 
 
-def inputs(case: Case, device: str) -> list[Tensor]:
+def inputs(case: Case, device: str, dtype: torch.dtype) -> list[Tensor]:
     generator = torch.Generator(device).manual_seed(0)
-    kind: Any = {"device": device, "dtype": torch.bfloat16, "generator": generator}
+    kind: Any = {"device": device, "dtype": dtype, "generator": generator}
     query = torch.randn(case.batch, case.heads, case.queries, WIDTH, **kind)
-    shape = case.batch, case.heads // case.shared, LENGTH, WIDTH
+    shape = case.batch, case.heads // case.shared, case.keys, WIDTH
     return [query, torch.randn(shape, **kind), torch.randn(shape, **kind)]
 
 
 def function_of(case: Case, device: str) -> Function:
     mask = None
     if case.mask is not None:
-        mask = create_block_mask(case.mask, None, None, case.queries, LENGTH, device=device)
+        mask = create_block_mask(case.mask, None, None, case.queries, case.keys, device=device)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         result: Tensor = flex_attention(
@@ -115,8 +140,8 @@ def function_of(case: Case, device: str) -> Function:
     return attend
 
 
-def exact(case: Case, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Attention of one batch and its first heads in float64."""
+def dense(case: Case, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention by its formula, with all scores in memory."""
     key, value = (t.repeat_interleave(case.shared, 1) for t in (key, value))
     scores = query @ key.mT / math.sqrt(WIDTH)
     b, h, q, k = (torch.arange(n, device=query.device) for n in scores.shape)
@@ -136,7 +161,7 @@ def errors(case: Case, compiled: Function, args: list[Tensor]) -> tuple[float, f
     gradients = torch.autograd.grad(result, leaves, tangent)
     few = [t[:1, : case.shared if k == 0 else 1].detach().double() for k, t in enumerate(args)]
     few = [t.requires_grad_() for t in few]
-    expected = exact(case, *few)
+    expected = dense(case, *few)
     exact_gradients = torch.autograd.grad(expected, few, tangent[:1, : case.shared].double())
     return distance(result, expected), max(map(distance, gradients, exact_gradients))
 
@@ -146,8 +171,12 @@ def distance(actual: Tensor, expected: Tensor) -> float:
     return ((part - expected).norm() / expected.norm()).item()
 
 
-def seconds(call: Callable[[], Any], count: int = 10) -> float:
+def seconds(call: Callable[[], Any], device: str, count: int = 10) -> float:
     """Of the device's work for one call."""
+    if device == "cpu":
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(10_000_000)
     begin.record()
@@ -158,24 +187,34 @@ def seconds(call: Callable[[], Any], count: int = 10) -> float:
     return begin.elapsed_time(end) / count / 1e3
 
 
+class Measured(NamedTuple):
+    """What was measured of a row: times by compiler and part, and by compiler the errors of
+    both parts and the seconds of the first call."""
+
+    times: dict[tuple[str, str], list[float]]
+    errors: dict[str, tuple[float, float]]
+    first: dict[str, float]
+
+
 def measure(
-    name: str, case: Case, compilers: dict[str, Callable[..., Function]], rounds: int, table: Table
-) -> None:
-    device = "cuda"
-    args = inputs(case, device)
+    case: Case, device: str, dtype: torch.dtype, compilers: dict[str, Any], rounds: int
+) -> Measured:
+    args = inputs(case, device, dtype)
     leaves = [t.detach().clone().requires_grad_() for t in args]
     tangent = torch.randn_like(args[0])
     calls: dict[tuple[str, str], Callable[[], Any]] = {}
-    first, errors_of = {}, {}
+    measured = Measured({}, {}, {})
     torch.compiler.reset()
     for compiler, compile_ in compilers.items():
-        compiled = compile_(function_of(case, device))
+        compiled = partial(dense, case)
+        if compile_ is not None:
+            compiled = compile_(function_of(case, device))
         begin = time.perf_counter()
         with torch.no_grad():
             compiled(*args)
-        torch.cuda.synchronize()
-        first[compiler] = time.perf_counter() - begin
-        errors_of[compiler] = errors(case, compiled, args)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        measured.first[compiler] = time.perf_counter() - begin
 
         def forward(compiled: Function = compiled) -> None:
             with torch.no_grad():
@@ -184,47 +223,68 @@ def measure(
         def step(compiled: Function = compiled) -> None:
             torch.autograd.grad(compiled(*leaves), leaves, tangent)
 
-        calls[compiler, "forward"], calls[compiler, "step"] = forward, step
-    times: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+        calls[compiler, "forward"] = forward
+        if device == "cuda" or compile_ is not torch.compile:  # which has none on a CPU
+            calls[compiler, "step"] = step
+            measured.errors[compiler] = errors(case, compiled, args)
+    for key in calls:
+        measured.times[key] = []
     for _ in range(rounds):
         for key, call in calls.items():
-            times[key].append(seconds(call))
-    for part in ("forward", "step"):
-        row = [name, part]
-        for compiler in compilers:
-            error = errors_of[compiler][part == "step"]
-            row += [
-                f"{statistics.median(times[compiler, part]) * 1e3:.3f}",
-                f"{error:.1e}",
-                f"{first[compiler]:.1f}" if part == "forward" else "",
-            ]
-        ratios = (
-            [a / b for a, b in zip(*(times[c, part] for c in compilers))]
-            if len(compilers) > 1
-            else []
-        )
-        row.append(f"{statistics.median(ratios):.2f}" if ratios else "")
-        table.add_row(*row)
-        print(*row, flush=True)
+            measured.times[key].append(seconds(call, device))
+    return measured
+
+
+def row(part: str, measured: Measured, compilers: Iterable[str]) -> list[str]:
+    """The columns of a part of a row."""
+    texts, ratios = [], []
+    ours = measured.times["Ingot", part]
+    for compiler in compilers:
+        times = measured.times.get((compiler, part))
+        if times is None:
+            texts += ["-"] * 3
+        else:
+            texts.append(f"{statistics.median(times) * 1e3:.3f}")
+            error = measured.errors.get(compiler)
+            texts.append("-" if error is None else f"{error[part == 'step']:.1e}")
+            texts.append(f"{measured.first[compiler]:.1f}" if part == "forward" else "")
+        if compiler != "Ingot":
+            ratio = statistics.median(map(operator.truediv, times or [math.nan], ours))
+            ratios.append(f"{ratio:.2f}")
+    return texts + ratios
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.flex_attention")
+    parser.add_argument("--device", choices=list(SIZES), default=None)
+    parser.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], default="bfloat16")
     parser.add_argument("--rounds", type=positive, default=15)
     parser.add_argument("--only", nargs="*", choices=list(cases("cpu")))
     parser.add_argument("--without-compile", action="store_true")
     arguments = parser.parse_args()
+    device, dtype = arguments.device, getattr(torch, arguments.dtype)
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     compilers: dict[str, Any] = {"torch.compile": torch.compile, "Ingot": ingot.compile}
+    if device == "cpu":
+        compilers[EAGER] = None
     if arguments.without_compile:
         del compilers["torch.compile"]
     table = Table("row", "part")
     for compiler in compilers:
         for column in ("ms", "error", "first call, s"):
             table.add_column(f"{compiler}, {column}")
-    table.add_column("x torch.compile")
-    for name, case in cases("cuda").items():
-        if not arguments.only or name in arguments.only:
-            measure(name, case, compilers, arguments.rounds, table)
+    for compiler in compilers:
+        if compiler != "Ingot":
+            table.add_column(f"x {compiler}")
+    for name, case in cases(device).items():
+        if arguments.only and name not in arguments.only:
+            continue
+        measured = measure(case, device, dtype, compilers, arguments.rounds)
+        for part in ("forward", "step"):
+            texts = [name, part, *row(part, measured, compilers)]
+            table.add_row(*texts)
+            print(*texts, flush=True)
     console().print(table)
 
 

@@ -12,7 +12,13 @@ import torch
 from ingot.loops import ops, own_ops
 from ingot.loops.expr import ONE, Expr, Symbol, as_expr, loop_symbol, product
 from ingot.loops.ir import Access, Body, BodyBuilder, Contraction, Instruction
-from ingot.loops.lowering.attention_parts import Parts, parts_of, put_together
+from ingot.loops.lowering.attention_parts import (
+    FEWEST_BLOCKS,
+    FEWEST_ROWS,
+    Parts,
+    parts_of,
+    put_together,
+)
 from ingot.loops.lowering.attention_tiles import tiles_of
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import RULES, NotLowered
@@ -49,7 +55,7 @@ def scored_attention(
     products = _products(lw, [(query, key)], at, by_keys=False)
     column = loop_symbol("n", value.sizes[2])
     right = _operand(lw, value, (at.number, at.key, column))
-    parts = _parts(at)
+    parts = _parts(at, FEWEST_BLOCKS if lw.target.has_registers else FEWEST_ROWS)
     if parts is not None:
         weights = Weights(products, body, True, False)
         return _attention_in_parts(lw, outs, at, parts, column, right, weights, zero_rows)
@@ -64,9 +70,9 @@ def scored_attention(
     return _contraction(lw, outs[0], at, rows, column, right, weights), of_logarithms
 
 
-def _parts(at: _Point) -> Parts | None:
+def _parts(at: _Point, fewest: int) -> Parts | None:
     batch = product(extents_of(at.batch)).constant or 0
-    return parts_of(batch, at.query.extent.constant or 0, at.key.extent.constant or 0)
+    return parts_of(batch, at.query.extent.constant or 0, at.key.extent.constant or 0, fewest)
 
 
 def _attention_in_parts(

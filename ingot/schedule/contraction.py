@@ -165,7 +165,10 @@ def _in_blocks(whole: Product, batch: Sequence[Symbol]) -> Product:
     points, height = points_of(batch), points_of(whole.rows)
     width = whole.columns[0].extent
     if whole.weights is not None:
-        return replace(whole, row_block=_rows_together(height), column_block=width.constant or 1)
+        rows = _rows_together(height)
+        if (height.constant or FEW) < FEW and whole.weights.beside is None:
+            rows = 1
+        return replace(whole, row_block=rows, column_block=width.constant or 1)
     copies = copies_rows(whole.rows, whole.reduced, whole.left, width)
     if copies:
         steps = whole.reduced[0].extent.constant
@@ -178,6 +181,9 @@ def _in_blocks(whole: Product, batch: Sequence[Symbol]) -> Product:
         left_size = _reach(whole.left.index, whole.rows + whole.reduced)
         blocks = choose_blocks(points, height, width, right_size, left_size)
     return replace(whole, row_block=blocks[0], column_block=blocks[1], copies=copies)
+
+
+FEW = 5  # rows: fewer are taken one by one, with steps side by side
 
 
 def _rows_together(rows: Expr) -> int:

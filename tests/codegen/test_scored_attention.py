@@ -68,7 +68,7 @@ SCORES: dict[str, Scores] = {
 # queries, keys, the width of keys, that of values, heads of keys
 SIZES = [
     (3, 5, 8, 4, 2), (77, 77, 20, 24, 1), (130, 200, 64, 64, 2), (300, 260, 16, 130, 2),
-    (1, 77, 32, 16, 2),
+    (1, 77, 32, 16, 2), (2, 300, 24, 48, 1), (4, 260, 20, 130, 2),
 ]  # fmt: skip
 
 

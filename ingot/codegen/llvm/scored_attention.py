@@ -22,17 +22,16 @@ from ingot.codegen.llvm.emitter import Value, Variable
 from ingot.codegen.llvm.function import Function
 from ingot.codegen.llvm.math import exp, log
 from ingot.codegen.llvm.scalar import convert
+from ingot.codegen.llvm.single_rows import RowEmitter
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import PREFETCH, transpose
-from ingot.codegen.llvm.weighted import WeightedEmitter
+from ingot.codegen.llvm.weighted import SIZE, WeightedEmitter, known, padded
 from ingot.loops.expr import ONE, ZERO, Symbol
-from ingot.loops.ir import Access, Body, Instruction
+from ingot.loops.ir import Access, Body
 from ingot.loops.weights import TILE, InnerProduct
 from ingot.schedule.kernel import Kernel, Product
 
-SIZE = 4  # bytes of an element
 TOGETHER = 4  # vectors
-MULTIPLE = 16  # elements that copied rows are padded to
 
 
 class _Rows(NamedTuple):
@@ -76,13 +75,15 @@ def emit_scored_attention(
     """The LLVM function of a kernel whose product has weights; size symbols and checks are as in
     `emit_kernel`."""
     assert kernel.product is not None
-    return _BlockEmitter(kernel, kernel.product, symbols, target, check_bounds).function()
+    emitter: type[WeightedEmitter] = _BlockEmitter
+    if kernel.product.row_block == 1:
+        emitter = RowEmitter
+    return emitter(kernel, kernel.product, symbols, target, check_bounds).function()
 
 
 class _BlockEmitter(WeightedEmitter):
     first: Value  # the block's first row,
     height: Value  # ... and how many it has
-    place: tuple[Value, Value] | None = None  # where the sums of a row begin, and their share
 
     def __init__(
         self,
@@ -93,38 +94,34 @@ class _BlockEmitter(WeightedEmitter):
         check_bounds: bool,
     ) -> None:
         super().__init__(kernel, product, symbols, target, check_bounds)
-        self.lanes, self.target = self.e.lanes, target
+        self.target = target
         self.tile = tiles.choose_tile("float", self.block, target)  # its columns are rows
         self.offsets = self._floats(2)
         longest = TILE
         for p in self.weights.products:
-            longest = max(longest, _known(p.depth))
+            longest = max(longest, known(p.depth))
         self.entries = (longest // tiles.UNROLL + 1) * tiles.SOON
         self.soon = self._floats(2 * self.entries)
         self.factors: list[_Factors] = []
         for p in self.weights.products:
-            depth = _known(p.depth)
+            depth = known(p.depth)
             turned, sums = self._floats(depth * self.block), self._floats_of(self.tile)
             rows = max(TILE, self.block)
-            self.factors.append(_Factors(p, turned, sums, self._floats(rows * _padded(p.depth))))
+            self.factors.append(_Factors(p, turned, sums, self._floats(rows * padded(p.depth))))
         self.sums = [self._sum(self.column, product.right)]
         if self.weights.beside is not None:
             self.sums.append(self._sum(self.weights.beside.column, self.weights.beside.right))
         self.tops, self.totals, self.shares = map(self._floats, [self.block] * 3)
 
-    def _floats(self, count: int) -> Value:
-        """The address of so many floats of scratch, which begin on a line."""
-        return self._take_scratch(SIZE * count)
-
     def _floats_of(self, tile: tiles.Tile) -> Value:
         return self._floats(tile.rows * tile.width)
 
     def _sum(self, column: Symbol, right: Access) -> _Sum:
-        tile = tiles.choose_tile("float", _padded(column), self.target, self.block)
+        tile = tiles.choose_tile("float", padded(column), self.target, self.block)
         down = -(-self.block // tile.rows)
         weights = self._floats(TILE * self.block + tile.rows)  # the last tile may go beyond
-        totals = self._floats(down * tile.rows * _padded(column))
-        return _Sum(column, right, tile, weights, totals, self._floats(TILE * _padded(column)))
+        totals = self._floats(down * tile.rows * padded(column))
+        return _Sum(column, right, tile, weights, totals, self._floats(TILE * padded(column)))
 
     def begin(self) -> None:
         e = self.e
@@ -139,7 +136,7 @@ class _BlockEmitter(WeightedEmitter):
             self._turn(factors)
         for each in self.sums:
             down = -(-self.block // each.tile.rows)
-            self._fill(each.totals, down * each.tile.rows * _padded(each.column), 0.0)
+            self._fill(each.totals, down * each.tile.rows * padded(each.column), 0.0)
         self._fill(self.tops, self.block, -inf)
         self._fill(self.totals, self.block, 0.0)
         self.all_steps(first, rows)
@@ -157,7 +154,7 @@ class _BlockEmitter(WeightedEmitter):
     def _turn(self, factors: _Factors) -> None:
         """Transpose the block's rows into panels as wide as a tile."""
         e, p, width = self.e, factors.product, self.tile.width
-        depth = _known(p.depth)
+        depth = known(p.depth)
         rows = self._rows_of(p.left, self.row, self.first, self.height, p.depth, factors.copies)
         name, text = transpose("float", width, self.lanes * SIZE)
         e.declarations.add(text)
@@ -199,7 +196,7 @@ class _BlockEmitter(WeightedEmitter):
         self, factors: _Factors, right: _Rows, step: Value, count: Value, at: Value
     ) -> None:
         """The products of a tile: steps that are not there are read as the last one."""
-        e, depth = self.e, _known(factors.product.depth)
+        e, depth = self.e, known(factors.product.depth)
         rows = []
         for r in range(self.tile.rows):
             rows.append(right.at(e.intrinsic("smin", (step + r, count - 1))))
@@ -213,7 +210,7 @@ class _BlockEmitter(WeightedEmitter):
         memory.vector, memory.bound[self.row] = self.row, self.first + at
         for shift in range(0, self.tile.width, self.lanes):
             memory.shift = shift
-            if _known(self.row) % self.block:
+            if known(self.row) % self.block:
                 memory.mask = e.compare("slt", e.iota("i64"), self.height - at - shift)
             products = {}
             for factors in self.factors:
@@ -278,9 +275,9 @@ class _BlockEmitter(WeightedEmitter):
 
     def _add(self, each: _Sum, start: Value, count: Value) -> None:
         """Add steps to a sum, which decays before."""
-        e, tile, width = self.e, each.tile, _padded(each.column)
+        e, tile, width = self.e, each.tile, padded(each.column)
         right = self._rows_of(
-            each.right, self.step, start, count, each.column, each.copies, padded=True
+            each.right, self.step, start, count, each.column, each.copies, whole_vectors=True
         )
         with e.loop(e.constant(0, "i64"), self.height, tile.rows, sure=True) as row:
             rows = []
@@ -343,7 +340,7 @@ class _BlockEmitter(WeightedEmitter):
 
     def _store_sums(self, each: _Sum, store: Callable[[], None]) -> None:
         """`store()` for each vector of the finished sums."""
-        e, tile, width = self.e, each.tile, _padded(each.column)
+        e, tile, width = self.e, each.tile, padded(each.column)
         with e.loop(e.constant(0, "i64"), self.height, tile.rows, sure=True) as row:
             there = e.intrinsic("smin", (self.height - row, tile.rows))
             with e.loop(e.constant(0, "i64"), there, 1, sure=True) as number:
@@ -352,26 +349,10 @@ class _BlockEmitter(WeightedEmitter):
                 if self.weights.softmax:
                     share = self._number_at(e.pointer(self.shares, "float", row + number))
                 for column in range(0, width, tile.width):
-                    stop = min(column + tile.width, _known(each.column))
+                    stop = min(column + tile.width, known(each.column))
                     place = row * width + (number * tile.width + column * tile.rows)
                     self.place = e.pointer(each.totals, "float", place), share
                     self.vectors_along(each.column, column, stop, store)
-
-    def _finished(self) -> Value:
-        """The present vector of a sum."""
-        assert self.place is not None
-        pointer, share = self.place
-        shift = self.memory.shift
-        return self._vector_at(self.e.pointer(pointer, "float", shift)) * share
-
-    def _scalar(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
-        if i.attrs[0] == self.product.name:
-            return self._finished()
-        return super()._scalar(i, args, program)
-
-    def _run_epilogue(self) -> None:
-        (stage,) = self.kernel.stages
-        self._body(stage, [], 0, self.memory.mask)
 
     def _store_beside(self) -> None:
         assert self.weights.beside is not None
@@ -383,24 +364,24 @@ class _BlockEmitter(WeightedEmitter):
 
     def _rows_of(
         self, access: Access, loop: Symbol, first: Value, count: Value, along: Symbol,
-        copies: Value, padded: bool = False,
+        copies: Value, whole_vectors: bool = False,
     ) -> _Rows:  # fmt: skip
         """Rows of an operand as adjacent floats: where they lie, or as copies.
 
-        If they are to be `padded`, so are copies, by zeros.
+        If whole vectors are read, copies are padded by zeros.
         """
         e, memory = self.e, self.memory
         linear = access.index.linear((loop, along))
-        whole = not padded or _padded(along) == _known(along)
+        whole = not whole_vectors or padded(along) == known(along)
         if linear is not None and memory.dtypes[access.buffer] is torch.float32 and whole:
-            if linear[1].get(along) is ONE or _known(along) == 1:
+            if linear[1].get(along) is ONE or known(along) == 1:
                 memory.bound[loop], memory.bound[along] = first, e.constant(0, "i64")
                 base, index = memory.base[access.buffer], memory.index(access.index)
                 stride = memory.index(linear[1].get(loop, ZERO))
                 rows = _Rows(e.pointer(base, "float", index), stride)
-                self._check_rows(access, rows, count, _known(along))
+                self._check_rows(access, rows, count, known(along))
                 return rows
-        width = _padded(along)
+        width = padded(along)
         with e.loop(e.constant(0, "i64"), count, 1, sure=True) as number:
             memory.bound[loop] = first + number
             row = e.pointer(copies, "float", number * width)
@@ -411,7 +392,7 @@ class _BlockEmitter(WeightedEmitter):
                 place = e.pointer(row, "float", memory.bound[along])
                 self._put(value, e.pointer(place, "float", memory.shift))
 
-            extent = _known(along)
+            extent = known(along)
             zero, end = e.constant(0, "i64"), e.constant(extent, "i64")
             self._vector_loop(along, zero, end, extent, TOGETHER, copy)
         return _Rows(copies, e.constant(width, "i64"))
@@ -421,25 +402,3 @@ class _BlockEmitter(WeightedEmitter):
         last = self.e.pointer(rows.at(count - 1), "float", length - 1)
         for pointer in (rows.address, last):
             self.memory.check(access.buffer, pointer, False, None)
-
-    # -- scratch -----------------------------------------------------------------------------------
-
-    def _vector_at(self, pointer: Value) -> Value:
-        vector = f"<{self.lanes} x float>"
-        return self.e.here(f"load {vector}, ptr {pointer.text}, align 4", "float", self.lanes)
-
-    def _number_at(self, pointer: Value) -> Value:
-        return self.e.here(f"load float, ptr {pointer.text}, align 4", "float", 1)
-
-    def _put(self, value: Value, pointer: Value) -> None:
-        text = self.e.argument(value, self.lanes)
-        self.e.line(f"store <{self.lanes} x float> {text}, ptr {pointer.text}, align 4")
-
-
-def _known(loop: Symbol) -> int:
-    assert loop.extent.constant is not None
-    return loop.extent.constant
-
-
-def _padded(loop: Symbol) -> int:
-    return -(-_known(loop) // MULTIPLE) * MULTIPLE

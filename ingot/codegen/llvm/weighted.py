@@ -19,6 +19,8 @@ from ingot.loops.weights import TILE, TileList
 from ingot.loops.windows import ALL, Bound, Conditions, Window, index_of
 from ingot.schedule.kernel import Kernel, Product
 
+SIZE = 4  # bytes of an element
+MULTIPLE = 16  # elements that rows in scratch are padded to
 _PREDICATES = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
 
 
@@ -27,6 +29,8 @@ class WeightedEmitter(KernelEmitter):
 
     Lanes are of floats, as all weights and sums are.
     """
+
+    place: tuple[Value, Value] | None = None  # where the sums of a row begin, and their share
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class WeightedEmitter(KernelEmitter):
         (self.row,), (self.step,) = product.rows, product.reduced
         (self.column,) = product.columns
         weights = self.weights
+        self.lanes = self.e.lanes
         self.conditions = Conditions(weights.body, weights.softmax, self.row, self.step)
 
     # -- blocks ------------------------------------------------------------------------------------
@@ -191,6 +196,48 @@ class WeightedEmitter(KernelEmitter):
                 memory.mask = e.compare("slt", e.iota("i32"), e.constant(left, "i32"))
             run()
         memory.vector, memory.shift, memory.mask = None, 0, None
+
+    def _finished(self) -> Value:
+        """The present vector of a sum."""
+        assert self.place is not None
+        pointer, share = self.place
+        shift = self.memory.shift
+        return self._vector_at(self.e.pointer(pointer, "float", shift)) * share
+
+    def _scalar(self, i: Instruction, args: list[Value], program: Sequence[Instruction]) -> Value:
+        if i.attrs[0] == self.product.name:
+            return self._finished()
+        return super()._scalar(i, args, program)
+
+    def _run_epilogue(self) -> None:
+        (stage,) = self.kernel.stages
+        self._body(stage, [], 0, self.memory.mask)
+
+    # -- scratch -----------------------------------------------------------------------------------
+
+    def _vector_at(self, pointer: Value) -> Value:
+        vector = f"<{self.lanes} x float>"
+        return self.e.here(f"load {vector}, ptr {pointer.text}, align 4", "float", self.lanes)
+
+    def _number_at(self, pointer: Value) -> Value:
+        return self.e.here(f"load float, ptr {pointer.text}, align 4", "float", 1)
+
+    def _put(self, value: Value, pointer: Value) -> None:
+        text = self.e.argument(value, self.lanes)
+        self.e.line(f"store <{self.lanes} x float> {text}, ptr {pointer.text}, align 4")
+
+    def _floats(self, count: int) -> Value:
+        """The address of so many floats of scratch, which begin on a line."""
+        return self._take_scratch(SIZE * count)
+
+
+def known(loop: Symbol) -> int:
+    assert loop.extent.constant is not None
+    return loop.extent.constant
+
+
+def padded(loop: Symbol) -> int:
+    return -(-known(loop) // MULTIPLE) * MULTIPLE
 
 
 def _is_short(place: Expr | None) -> bool:

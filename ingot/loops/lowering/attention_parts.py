@@ -18,6 +18,7 @@ from ingot.loops.lowering.values import Index, LoopTensor, Spec, contiguous
 from ingot.loops.spaces import contiguous_strides
 
 FEWEST_BLOCKS = 256  # of threads, that keep a GPU busy
+FEWEST_ROWS = 8  # ... and rows of a batch a CPU
 SHORTEST = 256  # keys of a part
 MOST_QUERIES = 64  # that one block takes
 
@@ -34,11 +35,14 @@ class Parts(NamedTuple):
         return self.part * self.key.extent + self.key
 
 
-def parts_of(batch: int, queries: int, keys: int) -> Parts | None:
-    """The parts, of equal length, that as many batches of queries are worth; None for one."""
+def parts_of(batch: int, queries: int, keys: int, fewest: int = FEWEST_BLOCKS) -> Parts | None:
+    """The parts, of equal length, that as many batches of queries are worth; None for one.
+
+    There are to be `fewest` in all, if that is possible.
+    """
     count = 1
     if queries <= MOST_QUERIES:
-        while batch * count < FEWEST_BLOCKS and keys % (2 * count) == 0:
+        while batch * count < fewest and keys % (2 * count) == 0:
             if keys // (2 * count) < SHORTEST:
                 break
             count *= 2
