@@ -437,7 +437,7 @@ class _BackwardEmitter(HeadEmitter):
         panel."""
         e = self.e
         helper = self.shared(tiles.multiply(tile, step))
-        pointers = "".join(f"ptr {row.text}, " for row in rows)
+        pointers = "".join(map("ptr {0.text}, ".format, rows))
         e.line(
             f"call void @{helper}({pointers}i64 {step}, ptr {self.offsets.text}, ptr {panel.text}, "
             f"i64 {tile.width * SIZE}, i64 {count.text}, i64 0, i64 1, ptr {self.sums.text}, i1 "

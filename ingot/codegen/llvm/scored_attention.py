@@ -310,7 +310,7 @@ class _BlockEmitter(WeightedEmitter):
         """
         e, helper = self.e, tiles.multiply(tile, step)
         e.declarations |= {helper.text, *helper.declarations}
-        pointers = "".join(f"ptr {row.text}, " for row in rows)
+        pointers = "".join(map("ptr {0.text}, ".format, rows))
         e.line(
             f"call void @{helper.name}({pointers}i64 {step}, ptr {self.offsets.text}, "
             f"ptr {panel[0].text}, i64 {panel[1].text}, i64 {count.text}, i64 0, i64 1, "
