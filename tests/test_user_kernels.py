@@ -104,8 +104,24 @@ def test_numbers_that_vary() -> None:
     for n in (5, 6, 7, 0, 1, 16):
         assert_same(compiled(x, n, 2.0), program(x, n, 2.0))
     assert len(compiled.entries()) <= 4  # 0 and 1 have their own
-    for scale in (0.5, 3.25):
+    before = len(compiled.entries())
+    for scale in (0.5, 3.25, -1.0, 1e-3):
         assert_same(compiled(x, 8, scale), program(x, 8, scale))
+    assert len(compiled.entries()) == before
+
+
+@interpreted
+def test_floats_of_tensors() -> None:
+    def program(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        scale_in_place_kernel[(1,)](y, scale.item(), 32, BLOCK=32)
+        scale_in_place_kernel[(1,)](y, -scale.sum().item(), 32, BLOCK=32)
+        return y
+
+    compiled = ingot.compile(program, fullgraph=True)
+    for scale in (0.5, 3.0):
+        x, tensor = torch.randn(32), torch.tensor([scale])
+        assert_same(compiled(x, tensor), program(x, tensor))
 
 
 @interpreted

@@ -57,8 +57,9 @@ class Choice:
 class Launch:
     """A kernel and what it is always launched with, as a function of its operands.
 
-    First come the tensors that it writes, then those that it reads, then integers. `grids` is the
-    grid, or the choice of one by the configuration of an autotuned kernel.
+    First come the tensors that it writes, then those that it reads, then floats in tensors of rank
+    0, then integers. `grids` is the grid, or the choice of one by the configuration of an autotuned
+    kernel.
 
     Triton itself finds out which binary belongs to the arguments. The binary is remembered for
     arguments that it would take for the same, and launched as Triton launches it.
@@ -71,15 +72,21 @@ class Launch:
         kwargs: Kwargs,
         grids: Grid | tuple[Choice, ...],
         tensors: int,
+        floats: int = 0,
     ) -> None:
         self.kernel, self.args, self.kwargs, self.grids = kernel, args, kwargs, grids
-        self.tensors = tensors
+        self.tensors = tensors  # where the floats begin ...
+        self.integers = tensors + floats  # ... and the integers
         self.__name__ = str(function_of(kernel).__name__)
         self._binaries: dict[Any, _Binary] = {}
         self._numbers = _numbers_given(self)
         self._exact = _tuned_by(self)  # the operands by whose values a configuration is chosen
 
     def __call__(self, *operands: Any) -> None:
+        if self.reads_numbers:
+            begin, end = self.tensors, self.integers
+            numbers = map(Tensor.item, operands[begin:end])
+            operands = (*operands[:begin], *numbers, *operands[end:])
         if self._exact is None:
             self._run(operands)
             return
@@ -97,6 +104,11 @@ class Launch:
         found = _Binary.of(self, compiled)
         if found is not None:
             self._binaries[key] = found
+
+    @property
+    def reads_numbers(self) -> bool:
+        """Whether it asks tensors for the numbers that they hold."""
+        return self.tensors < self.integers
 
     @property
     def is_looked_up(self) -> bool:
@@ -194,7 +206,7 @@ def _numbers_given(launch: Launch) -> list[int]:
     positions: list[int] = []
 
     def note(leaf: Any) -> None:
-        if isinstance(leaf, Operand) and leaf.number >= launch.tensors:
+        if isinstance(leaf, Operand) and leaf.number >= launch.integers:
             positions.append(leaf.number)
 
     map_leaves(note, (launch.args, launch.kwargs))
@@ -334,16 +346,24 @@ def _key(launch: Launch) -> Any:
     return id(launch.kernel), arguments
 
 
-def _run(number: int, written: list[Tensor], read: list[Tensor], sizes: list[int]) -> None:
-    launch_of(number)(*written, *read, *sizes)
+def _run(
+    number: int,
+    written: list[Tensor],
+    read: list[Tensor],
+    floats: list[Tensor],
+    sizes: list[int],
+) -> None:
+    launch_of(number)(*written, *read, *floats, *sizes)
 
 
-def _fake(number: int, written: list[Tensor], read: list[Tensor], sizes: list[int]) -> None:
+def _fake(*_: Any) -> None:
     pass
 
 
 _library = torch.library.Library(NAMESPACE, "DEF")
-_library.define("launch(int number, Tensor(a!)[] written, Tensor[] read, SymInt[] sizes) -> ()")
+_library.define(
+    "launch(int number, Tensor(a!)[] written, Tensor[] read, Tensor[] floats, SymInt[] sizes) -> ()"
+)
 _library.impl("launch", _run, "CompositeExplicitAutograd")
 # for backends that trace the captured graph with fake tensors of torch's
 torch.library.register_fake(f"{NAMESPACE}::launch", _fake, lib=_library)

@@ -12,8 +12,8 @@ from ingot.sequences import Args
 
 def _launched(args: Args) -> tuple[Any, Args]:
     """The launch that a number stands for, and its operands."""
-    number, written, read, sizes = args
-    return launch_of(number), (*written, *read, *sizes)
+    number, written, read, floats, sizes = args
+    return launch_of(number), (*written, *read, *floats, *sizes)
 
 
 OPS = (op(launch, library=LibraryCall(direct=_launched)),)

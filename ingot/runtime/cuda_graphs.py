@@ -149,6 +149,8 @@ def _why_not_call(node: Library, buffers: Mapping[str, Any], costs: Costs) -> st
     if isinstance(node.function, Launch):
         if node.function.is_looked_up:
             return f"{name} is looked up by Triton at each launch"
+        if node.function.reads_numbers:
+            return f"{name} reads numbers from tensors"
         return ""
     if node.ordered and acts(node.function):
         return f"{name} may do more than launch kernels"

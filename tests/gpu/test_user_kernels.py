@@ -20,7 +20,7 @@ import triton.language as tl
 
 from ingot.loops import launches
 from tests.user_kernel_programs import PROGRAMS, TRAINING, Kernels, add_between, draw, histogram
-from tests.user_kernels import add_kernel, leaky_relu, multiply_kernel
+from tests.user_kernels import add_kernel, leaky_relu, multiply_kernel, scale_in_place_kernel
 
 MODES: list[dict[str, Any]] = [{}, {"dynamic": True}, {"mode": "reduce-overhead"}]
 
@@ -119,6 +119,22 @@ def test_integer_tensors() -> None:
     compiled = ingot.compile(histogram, fullgraph=True)
     for _ in range(3):
         assert_same(compiled(index), histogram(index))
+
+
+def test_numbers_that_vary() -> None:
+    def program(x: torch.Tensor, n: int, scale: float, other: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        scale_in_place_kernel[(1,)](y, scale, n, BLOCK=32)
+        scale_in_place_kernel[(1,)](y, other.item(), n, BLOCK=32)
+        return y
+
+    x = torch.randn(32, device="cuda")
+    for options in ({}, {"mode": "reduce-overhead"}):
+        compiled = ingot.compile(program, fullgraph=True, **options)
+        for n, scale in ((5, 0.5), (6, 2.0), (7, -1.0), (16, 3.0), (32, 0.25)):
+            other = torch.tensor(scale * 3, device="cuda")
+            for _ in range(2):
+                assert_same(compiled(x, n, scale, other), program(x, n, scale, other))
 
 
 def test_a_module() -> None:

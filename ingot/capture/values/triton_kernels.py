@@ -19,6 +19,7 @@ from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.foreign import OpaqueValue
 from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.sequences import ListValue, SequenceValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue, is_none
@@ -158,6 +159,7 @@ class _Call:
         self.signature = inspect.signature(self.jit.fn)
         self.written: list[Value] = []
         self.read: list[Value] = []
+        self.floats: list[Value] = []
         self.sizes: list[Value] = []
 
     def launch(self) -> Value:
@@ -184,9 +186,10 @@ class _Call:
             numbered(kwargs),
             self.choices(numbered(grids)),
             len(self.written) + len(self.read),
+            len(self.floats),
         )
         operands: list[Value] = []
-        for values in (self.written, self.read, self.sizes):
+        for values in (self.written, self.read, self.floats, self.sizes):
             operands.append(ListValue(values, list))
         number = session.wrap_constant(number_of(template))
         nothing = session.call_function(launch, number, *operands)
@@ -261,6 +264,8 @@ class _Call:
             return value.cls(items)
         if isinstance(value, SymIntValue) and not self.is_constant(name):
             return _Slot(self.sizes, value)
+        if isinstance(value, NumberValue) and value.cls is float and not self.is_constant(name):
+            return _Slot(self.floats, value.tensor)
         if _is_descriptor(value):
             return self.descriptor(name, value, is_written)
         return self.constant(value)
@@ -299,7 +304,7 @@ class _Call:
         if not isinstance(leaf, _Slot):
             return leaf
         number = leaf.number
-        for operands in (self.written, self.read, self.sizes):
+        for operands in (self.written, self.read, self.floats, self.sizes):
             if leaf.operands is operands:
                 break
             number += len(operands)
