@@ -4,6 +4,7 @@ nothing else does."""
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 import ingot
+from ingot.capture.meanings import MEANINGS
 from tests.capture.language import Table
 
 TABLE = Table()
@@ -132,3 +134,26 @@ def test_another_device_around_the_call(outer: str) -> None:
 
     with torch.device(outer):
         assert ingot.compile(fn, backend="eager", fullgraph=True)() == fn()
+
+
+def test_the_current_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`with torch.cuda.device(...)` of the current one changes nothing."""
+
+    def program(x: Tensor, index: int) -> Any:
+        with torch.cuda.device(index):
+            y = x + 1
+        with torch.cuda.device_of(x):
+            return y * torch.cuda.get_device_properties(index).multi_processor_count
+
+    properties = SimpleNamespace(multi_processor_count=7)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    monkeypatch.setitem(MEANINGS, torch.cuda.get_device_properties, MEANINGS[_PROPERTIES])
+    compiled = ingot.compile(program, fullgraph=True)
+    for index in (0, -1):
+        assert torch.equal(compiled(torch.ones(2), index), torch.full((2,), 14.0))
+    with pytest.raises(ingot.GraphBreakError, match="current CUDA device is changed"):
+        compiled(torch.ones(2), 1)
+
+
+_PROPERTIES = "torch.cuda.get_device_properties"

@@ -137,6 +137,22 @@ def test_numbers_that_vary() -> None:
                 assert_same(compiled(x, n, scale, other), program(x, n, scale, other))
 
 
+def test_a_launch_on_the_device_of_a_tensor() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        blocks = torch.cuda.get_device_properties(x.device).multi_processor_count
+        with torch.cuda.device(x.device):
+            add_kernel[(blocks,)](x, x, out, x.numel(), BLOCK_SIZE=128)
+        with torch.cuda.device_of(x):
+            add_kernel[(blocks,)](out, x, out, x.numel(), BLOCK_SIZE=128)
+        return out * 2
+
+    compiled = ingot.compile(program, fullgraph=True)
+    x = torch.randn(1000, device="cuda")
+    for _ in range(3):
+        assert_same(compiled(x), program(x))
+
+
 def test_a_module() -> None:
     module = Kernels().cuda()
     compiled = ingot.compile(module, fullgraph=True)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ingot.capture.guards import Kind
+from ingot.capture.meanings import means
 from ingot.capture.values.base import Arguments, Keywords, NativeMethod, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.wrap import wrapper_of, wraps
-from ingot.torch_private import device_constructors
+from ingot.torch_private import device_constructors, exchange_device, maybe_exchange_device
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -112,3 +113,27 @@ class DeviceValue(ConstantValue):
 
 
 wraps(torch.device, guards=Kind.EQUALS)(wrapper_of(DeviceValue))
+
+
+# -- the current CUDA device -----------------------------------------------------------------------
+
+
+@means(exchange_device, maybe_exchange_device)
+def _exchange_device(session: Session, index: Value) -> Value:
+    """What `with torch.cuda.device(...)` calls, which changes nothing where the device is the
+    current one. A graph runs on the device of its tensors, whichever is current."""
+    device = session.known(index)
+    if device < 0:
+        return ConstantValue(-1)
+    if device != torch.cuda.current_device():
+        raise session.unsupported("mode", "the current CUDA device is changed")
+    return ConstantValue(device)
+
+
+@means("torch.cuda.get_device_properties")
+def _get_device_properties(session: Session, device: Value = NONE) -> Value:
+    """Facts of a device, which do not change."""
+    where = session.known(device)
+    if torch.cuda.device_count() > 1 and torch.device(where or "cuda").index is None:
+        raise session.unsupported("mode", "the properties of the current CUDA device are asked")
+    return ConstantValue(session.python(torch.cuda.get_device_properties, where))
