@@ -209,6 +209,13 @@ def subclass_in_a_mode(x: Tensor) -> Any:
     return y, log.seen
 
 
+def constructed(x: Tensor) -> Any:
+    y, z = Plain(x * 2), Plain(x)
+    y.add_(1)
+    y.note = 3  # type: ignore[attr-defined]
+    return y, y * y.note, z, Methods(x) + 1, isinstance(y, Plain)  # type: ignore[attr-defined]
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], list[Callable[[], Any]]]] = {
     "arithmetic": (lambda x: (1 - x) / 2 + 2 / x + x // 2 + x % 2 + x**2 + 2**x, [made(Plain)]),
     "comparisons": (lambda x: (x < 0, 0 < x, x == x, x != 1, -abs(x)), [made(Plain)]),
@@ -255,6 +262,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], list[Callable[[], Any]]]] = {
         [made(Methods)],
     ),
     "attributes": (attributes_are_set, [made(Plain), made(Plain)]),
+    "constructed": (constructed, [plain]),
+    "constructed of one with gradients": (constructed, [lambda: plain().requires_grad_() * 1]),
     "its own attribute": (lambda x: x + len(x.label), [labelled("of x")]),
     "the default function": (
         lambda x: ((x + 1) * x.shape[0], F.relu(x), 2 - x, x[0].sum(), abs(x)),

@@ -71,9 +71,21 @@ def _new_plain(session: Session, cls: type, args: Arguments, kwargs: Keywords) -
     if cls is not torch.Tensor:
         if is_wrapper_class(cls):
             return construct_wrapper(session, cls, args, kwargs)
-        raise session.unsupported("construction", f"a {cls.__qualname__} is made")
+        return _new_of_subclass(session, cls, args, kwargs)
     dtype = session.call_builtin(torch.get_default_dtype)
     return _new_of_type(session, cls, dtype, args, kwargs)
+
+
+def _new_of_subclass(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
+    """What torch.Tensor's own constructor gives for a tensor: the same one as `as_subclass`."""
+    values = list(map(session.realize, args))
+    is_plain = all(
+        session.class_lookup(cls, name) is getattr(torch.Tensor, name)
+        for name in ("__new__", "__init__")
+    )
+    if kwargs or len(values) != 1 or not isinstance(values[0], TensorValue) or not is_plain:
+        raise session.unsupported("construction", f"a {cls.__qualname__} is made")
+    return session.call(values[0].get_attribute(session, "as_subclass"), [session.builtin(cls)], {})
 
 
 def _new_of_type(
