@@ -63,6 +63,9 @@ _library.define(
     "scored_product(Tensor[] operands, Tensor other, Tensor[] captured, str weight, bool by_keys, "
     "bool zero_rows) -> Tensor"
 )
+_library.define(
+    "scored_square(Tensor[] operands, Tensor[] captured, str weight, int[] size) -> Tensor"
+)
 
 
 def _scored_attention(
@@ -105,6 +108,16 @@ def _scored_product(
     return torch.bmm(weights.float(), other.float())
 
 
+def _scored_square(
+    operands: list[Tensor], captured: list[Tensor], weight: str, size: list[int]
+) -> Tensor:
+    """What the steps `weight` make of the products of `operands`, in memory and of a size."""
+    products = []
+    for left, right in zip(operands[::2], operands[1::2]):
+        products.append(torch.bmm(left.float(), right.float()))
+    return _stepped(weight, products, captured).reshape(size)
+
+
 def _stepped(text: str, products: list[Tensor], captured: list[Tensor]) -> Tensor:
     result: Tensor = run(
         decode(text), [*products, *captured], lambda step, args, kwargs: step.op(*args, **kwargs)
@@ -115,6 +128,8 @@ def _stepped(text: str, products: list[Tensor], captured: list[Tensor]) -> Tenso
 for _device in ("CPU", "CUDA"):
     _library.impl("scored_attention", _scored_attention, _device)
     _library.impl("scored_product", _scored_product, _device)
+    _library.impl("scored_square", _scored_square, _device)
 
 scored_attention = torch.ops.ingot.scored_attention.default
 scored_product = torch.ops.ingot.scored_product.default
+scored_square = torch.ops.ingot.scored_square.default

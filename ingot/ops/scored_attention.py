@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,7 @@ from ingot.loops.scores import Step, decode, run
 from ingot.loops.spaces import address_of, contiguous_strides, extents_of
 from ingot.loops.weights import InnerProduct, Weights
 from ingot.ops.op import op
+from ingot.torch_private import aten
 
 WIDEST = 128  # elements of a head, which a block holds whole
 
@@ -124,6 +126,29 @@ def scored_product(
     return _contraction(lw, out, at, rows, column, right, weights)
 
 
+def scored_square(
+    lw: Lowering, out: Spec, operands: Sequence[LoopTensor], captured: Sequence[LoopTensor],
+    weight: str, size: Sequence[Expr],
+) -> LoopTensor:  # fmt: skip
+    """Products in memory, and what the steps make of them."""
+    products = []
+    for left, right in zip(operands[::2], operands[1::2]):
+        sizes = (*left.sizes[:2], right.sizes[2])
+        spec = contiguous(sizes, torch.float32)._replace(device=out.device)
+        product: LoopTensor = RULES[aten.bmm.default](lw, spec, left, right)
+        products.append(product)
+    result = run(decode(weight), [*products, *captured], partial(_call, lw))
+    return lw.reshaped(result, out)
+
+
+def _call(lw: Lowering, step: Step, args: Any, kwargs: Any) -> LoopTensor:
+    if step.op not in RULES:
+        raise NotLowered(f"scores by {step.op}, which a library computes")
+    shape = tuple(map(as_expr, step.sizes))
+    result: LoopTensor = RULES[step.op](lw, contiguous(shape, step.dtype), *args, **kwargs)
+    return result
+
+
 def _require(lw: Lowering, *widths: Expr) -> None:
     for width in widths:
         if (width.constant or 0) > WIDEST and lw.target.has_registers:
@@ -163,18 +188,10 @@ def _weight(
 
         return LoopTensor(sizes, contiguous_strides(sizes), torch.float32, load)
 
-    def call(step: Step, args: Any, kwargs: Any) -> LoopTensor:
-        shape = tuple(map(as_expr, step.sizes))
-        result: LoopTensor = RULES[step.op](lw, contiguous(shape, step.dtype), *args, **kwargs)
-        return result
-
-    for step in steps:
-        if step.op not in RULES:
-            raise NotLowered(f"scores by {step.op}, which a library computes")
     products = list(map(product, range(len(pairs))))
     lw.repeats = True
     try:
-        result = run(steps, [*products, *captured], call)
+        result = run(steps, [*products, *captured], partial(_call, lw))
         flat = lw.reshaped(result, contiguous(sizes, result.dtype))
         return _with_places(lw.body_of(flat, place))
     finally:
@@ -272,4 +289,5 @@ def _contraction(
 OPS = (
     op(own_ops.scored_attention, lower=scored_attention),
     op(own_ops.scored_product, lower=scored_product),
+    op(own_ops.scored_square, lower=scored_square),
 )

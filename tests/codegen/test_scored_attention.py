@@ -13,6 +13,13 @@ from torch import Tensor
 
 import ingot
 from ingot.explain.report import Report
+from ingot.graph import FakeContext
+from ingot.graph.joint import trace_joint
+from ingot.graph.partition import partition
+from ingot.graph.passes.dead_code import remove_dead_code
+from ingot.graph.passes.scores import recognize_scores_on_cpu
+from ingot.loops.own_ops import scored_attention, scored_product, scored_square
+from tests.graph.tracing import graph_of
 
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 Scores = Callable[[Tensor], Tensor]
@@ -179,6 +186,20 @@ def test_what_the_mask_empties_is_not_read(name: str) -> None:
     assert torch.equal(result[:, :, 256:], clean[:, :, 256:])
 
 
+@pytest.mark.parametrize("queries", [1, 64])
+def test_scores_that_are_far_apart(queries: int) -> None:
+    q, k = torch.ones(1, 1, queries, 4), torch.linspace(-2000, 0, 256)[:, None].expand(1, 1, 256, 4)
+    v, function = torch.eye(256)[None, None], attention(lambda s: s)
+    exact = function(q.double(), k.double(), v.double())
+    with torch.no_grad():
+        result = ingot.compile(function)(q, k, v)
+        assert (result - exact).abs().max() <= 1e-6
+        k = torch.where(torch.arange(256)[:, None] == 9, math.nan, k)
+        assert ingot.compile(function)(q, k, v).isnan().all()
+        k = torch.where(k.isnan(), math.inf, k)
+        assert ingot.compile(function)(q, k, v).isnan().all()
+
+
 def test_an_epilogue() -> None:
     """What follows is part of the kernel, the transposition too."""
     attend, bias = attention(causal), torch.randn(2, 1, 16)
@@ -199,3 +220,87 @@ def test_an_index_out_of_range() -> None:
     for call in (function, ingot.compile(function)):
         with pytest.raises(IndexError, match="out of"):
             call(*args)
+
+
+def test_gradients_of_keys_that_are_read_twice() -> None:
+    """The sums of two attentions' gradients wait for both."""
+    attend, args = attention(causal), inputs((90, 90, 16, 16, 2))
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(attend(q, k, v), k, v)
+
+    runs = []
+    for run, dtype in ((ingot.compile(function), torch.float32), (function, torch.float64)):
+        leaves = leaves_of(args, dtype)
+        runs.append(torch.autograd.grad(run(*leaves).sum(), leaves))
+    assert off(*runs) <= 1e-6
+
+
+# a bias that scores read, its shape, and how they do
+BIASES: dict[str, tuple[tuple[int, ...], Callable[[Tensor, Tensor], Tensor]]] = {
+    "slopes": ((2,), lambda s, b: s + b[:, None, None] * (places(s)[1] - places(s)[0]) * 0.01),
+    "table": ((2, 90, 90), lambda s, b: s + b),
+    "distances": ((2, 180), lambda s, b: s + b[:, places(s)[0] - places(s)[1] + 90]),
+    "scale": ((1,), lambda s, b: s * b),
+}
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_gradients_of_what_scores_read(name: str) -> None:
+    """Only what that gradient is made of is in memory, in the backward alone."""
+    shape, change = BIASES[name]
+
+    def function(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return attention(lambda s: causal(change(s, bias)))(q, k, v)
+
+    compiled, runs = ingot.compile(function, fullgraph=True), []
+    args = [*inputs((90, 90, 16, 24, 1)), torch.randn(shape)]
+    for run, dtype in (
+        (compiled, torch.float32),
+        (function, torch.float32),
+        (function, torch.float64),
+    ):
+        leaves = leaves_of(args, dtype)
+        result = run(*leaves)
+        runs.append(torch.autograd.grad(result, leaves, torch.ones_like(result)))
+    ours, eager, exact = runs
+    floor = 4 * torch.finfo(torch.float32).eps
+    assert off(ours, exact) <= max(1.2 * off(eager, exact), floor)
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_no_scores_are_saved(name: str) -> None:
+    shape, change = BIASES[name]
+
+    def function(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        return attention(lambda s: change(s, bias))(q, k, v)
+
+    context = FakeContext()
+    leaves = leaves_of([*inputs((90, 90, 16, 24, 2)), torch.randn(shape)], torch.float32)
+    with context:
+        fakes = list(map(context.fake, leaves))
+    joint = trace_joint(graph_of(function), fakes, context)
+    recognize_scores_on_cpu(joint.aten)
+    remove_dead_code(joint.aten)
+    parts = partition(joint)
+    ops = []
+    for part in (parts.forward, parts.backward):
+        targets = []
+        for node in part.graph.nodes:
+            targets.append(node.target)
+        names = scored_attention, scored_product, scored_square, torch.ops.aten.bmm.default
+        ops.append(tuple(map(targets.count, names)))
+    assert ops == [(1, 0, 0, 0), (0, 3, 1, 0)]
+
+
+def test_gradients_of_a_bias_alone() -> None:
+    q, k, v = inputs((90, 90, 16, 24, 1))
+    gradients = []
+    shape, change = BIASES["slopes"]
+    start = torch.randn(shape)
+    for compile_ in (lambda f: f, ingot.compile):
+        bias = start.clone().requires_grad_()
+        function = compile_(lambda q, k, v, b: attention(lambda s: change(s, b))(q, k, v))
+        function(q, k, v, bias).pow(2).sum().backward()
+        gradients.append(bias.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)

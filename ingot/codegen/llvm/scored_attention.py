@@ -2,7 +2,7 @@
 own, or a part of its gradients.
 
 A block of rows is transposed once, so that a vector holds one feature of neighbouring rows. It
-takes up to `TILE` steps at a time: their products, laid out as (step, row), become weights where
+takes up to `CHUNK` steps at a time: their products, laid out as (step, row), become weights where
 they are, by vectors of rows, and are then added up times the right operand. All products are made
 of the tiles that matrix products have. The softmax is taken online: the largest score so far, and
 the sum of the exponentials of what scores are below it, are kept for each row (Milakov and
@@ -20,18 +20,20 @@ import torch
 from ingot.codegen.llvm import tiles
 from ingot.codegen.llvm.emitter import Value, Variable
 from ingot.codegen.llvm.function import Function
-from ingot.codegen.llvm.math import exp, log
+from ingot.codegen.llvm.math import exp_of_negative, log
 from ingot.codegen.llvm.scalar import convert
 from ingot.codegen.llvm.single_rows import RowEmitter
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import PREFETCH, transpose
-from ingot.codegen.llvm.weighted import SIZE, WeightedEmitter, known, padded
+from ingot.codegen.llvm.weighted import CHUNK, SIZE, WeightedEmitter, known, padded
 from ingot.loops.expr import ONE, ZERO, Symbol
 from ingot.loops.ir import Access, Body
-from ingot.loops.weights import TILE, InnerProduct
+from ingot.loops.weights import InnerProduct
+from ingot.loops.windows import ALL
 from ingot.schedule.kernel import Kernel, Product
 
 TOGETHER = 4  # vectors
+IN_A_ROW = 32  # weights that are added one by one: longer sums would round worse
 
 
 class _Rows(NamedTuple):
@@ -97,7 +99,7 @@ class _BlockEmitter(WeightedEmitter):
         self.target = target
         self.tile = tiles.choose_tile("float", self.block, target)  # its columns are rows
         self.offsets = self._floats(2)
-        longest = TILE
+        longest = CHUNK
         for p in self.weights.products:
             longest = max(longest, known(p.depth))
         self.entries = (longest // tiles.UNROLL + 1) * tiles.SOON
@@ -106,7 +108,7 @@ class _BlockEmitter(WeightedEmitter):
         for p in self.weights.products:
             depth = known(p.depth)
             turned, sums = self._floats(depth * self.block), self._floats_of(self.tile)
-            rows = max(TILE, self.block)
+            rows = max(CHUNK, self.block)
             self.factors.append(_Factors(p, turned, sums, self._floats(rows * padded(p.depth))))
         self.sums = [self._sum(self.column, product.right)]
         if self.weights.beside is not None:
@@ -119,9 +121,9 @@ class _BlockEmitter(WeightedEmitter):
     def _sum(self, column: Symbol, right: Access) -> _Sum:
         tile = tiles.choose_tile("float", padded(column), self.target, self.block)
         down = -(-self.block // tile.rows)
-        weights = self._floats(TILE * self.block + tile.rows)  # the last tile may go beyond
+        weights = self._floats(CHUNK * self.block + tile.rows)  # the last tile may go beyond
         totals = self._floats(down * tile.rows * padded(column))
-        return _Sum(column, right, tile, weights, totals, self._floats(TILE * padded(column)))
+        return _Sum(column, right, tile, weights, totals, self._floats(CHUNK * padded(column)))
 
     def begin(self) -> None:
         e = self.e
@@ -237,10 +239,10 @@ class _BlockEmitter(WeightedEmitter):
                 self._put(top, place)
                 is_empty = e.compare("oeq", top, -inf)
                 bases.append(e.select(is_empty, e.constant(0.0, "float"), top))
-                decays.append(exp(old - bases[v]))
+                decays.append(exp_of_negative(old - bases[v]))
 
             def weigh(v: int, score: Value, place: Value) -> Value:
-                weight = exp(score - bases[v])
+                weight = exp_of_negative(score - bases[v])
                 self._put(weight, place)
                 return weight
 
@@ -257,21 +259,31 @@ class _BlockEmitter(WeightedEmitter):
     ) -> list[Value]:  # fmt: skip
         """For vectors side by side: the sum of a value over all steps, or the largest one if that
         is -inf at `first`."""
-        e, variables = self.e, list[Variable]()
-        for _ in range(together):
-            variables.append(e.variable("float", self.lanes))
+        e, is_sum = self.e, first != -inf
+        variables, totals = self._variables(together, first), self._variables(together, first)
+        with e.loop(e.constant(0, "i64"), count, IN_A_ROW, sure=True) as begin:
+            end = e.intrinsic("smin", (begin + IN_A_ROW, count))
+            with e.loop(begin, end, 1, sure=True) as step:
+                row = e.pointer(start, "float", step * self.block)
+                for v, variable in enumerate(variables):
+                    place = e.pointer(row, "float", v * self.lanes)
+                    term, before = value(v, self._vector_at(place), place), variable.load()
+                    if is_sum:
+                        variable.store(before + term)
+                    else:
+                        variable.store(e.intrinsic("maxnum", (before, term)))
+            for total, variable in zip(totals, variables if is_sum else ()):
+                total.store(total.load() + variable.load())
+                variable.store(e.constant(0.0, "float"))
+        return list(map(Variable.load, totals if is_sum else variables))
+
+    def _variables(self, count: int, first: float) -> list[Variable]:
+        variables = []
+        for _ in range(count):
+            variables.append(self.e.variable("float", self.lanes))
         for variable in variables:
-            variable.store(e.constant(first, "float"))
-        with e.loop(e.constant(0, "i64"), count, 1, sure=True) as step:
-            row = e.pointer(start, "float", step * self.block)
-            for v, variable in enumerate(variables):
-                place = e.pointer(row, "float", v * self.lanes)
-                term, before = value(v, self._vector_at(place), place), variable.load()
-                if first == -inf:
-                    variable.store(e.intrinsic("maxnum", (before, term)))
-                else:
-                    variable.store(before + term)
-        return list(map(Variable.load, variables))
+            variable.store(self.e.constant(first, "float"))
+        return variables
 
     def _add(self, each: _Sum, start: Value, count: Value) -> None:
         """Add steps to a sum, which decays before."""
@@ -280,16 +292,29 @@ class _BlockEmitter(WeightedEmitter):
             each.right, self.step, start, count, each.column, each.copies, whole_vectors=True
         )
         with e.loop(e.constant(0, "i64"), self.height, tile.rows, sure=True) as row:
-            rows = []
+            begin, end = self._seen_by(row, tile.rows, start, count)
+            rows, place = [], begin * self.block + row
             for r in range(tile.rows):
-                rows.append(e.pointer(e.pointer(each.weights, "float", row), "float", r))
+                rows.append(e.pointer(e.pointer(each.weights, "float", place), "float", r))
             with e.loop(e.constant(0, "i64"), e.constant(width, "i64"), tile.width, True) as column:
                 sums = e.pointer(each.totals, "float", row * width + column * tile.rows)
                 if self.weights.softmax:
                     self._decay(sums, row, tile)
-                panel = e.pointer(right.address, "float", column), right.stride * SIZE
-                step = self.block * SIZE
-                self._multiply(tile, rows, step, panel, count, sums, add=True)
+                panel = e.pointer(right.at(begin), "float", column), right.stride * SIZE
+                with e.loop(begin, end, 1, sure=self.window == ALL, once=True):
+                    step = self.block * SIZE
+                    self._multiply(tile, rows, step, panel, end - begin, sums, add=True)
+
+    def _seen_by(self, row: Value, rows: int, start: Value, count: Value) -> tuple[Value, Value]:
+        """Where the steps begin and end that are not empty for rows of the block."""
+        e = self.e
+        zero = e.constant(0, "i64")
+        if self.window == ALL:
+            return zero, count
+        last = e.intrinsic("smin", (row + rows, self.height)) - 1
+        begin, end = self.range_of(self.window, self.first + row, self.first + last)
+        begin = e.intrinsic("smax", (begin - start, zero))
+        return begin, e.intrinsic("smin", (end - start, count))
 
     def _decay(self, sums: Value, row: Value, tile: tiles.Tile) -> None:
         e = self.e

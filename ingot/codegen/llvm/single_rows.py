@@ -15,10 +15,10 @@ from ingot.codegen.llvm.emitter import Value, Variable
 from ingot.codegen.llvm.math import exp, log
 from ingot.codegen.llvm.scalar import convert
 from ingot.codegen.llvm.target import Target
-from ingot.codegen.llvm.weighted import WeightedEmitter, known, padded
+from ingot.codegen.llvm.weighted import CHUNK, WeightedEmitter, known, padded
 from ingot.loops.expr import Symbol
 from ingot.loops.ir import Access, Body
-from ingot.loops.weights import TILE, InnerProduct
+from ingot.loops.weights import InnerProduct
 from ingot.schedule.kernel import Kernel, Product
 
 TOGETHER = 8  # vectors of sums that are in registers at once
@@ -39,7 +39,7 @@ class RowEmitter(WeightedEmitter):
         self.lefts: list[Value] = []
         for p in self.weights.products:
             self.lefts.append(self._floats(padded(p.depth)))
-        self.scores, self.sums = self._floats(TILE), self._floats(padded(self.column))
+        self.scores, self.sums = self._floats(CHUNK), self._floats(padded(self.column))
         self.top, self.total = self._floats(1), self._floats(1)
 
     def rows_from(self, first: Value, rows: Value) -> None:

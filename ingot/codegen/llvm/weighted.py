@@ -20,6 +20,7 @@ from ingot.loops.windows import ALL, Bound, Conditions, Window, index_of
 from ingot.schedule.kernel import Kernel, Product
 
 SIZE = 4  # bytes of an element
+CHUNK = 2 * TILE  # steps whose weights are in scratch at once
 MULTIPLE = 16  # elements that rows in scratch are padded to
 _PREDICATES = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
 
@@ -30,6 +31,7 @@ class WeightedEmitter(KernelEmitter):
     Lanes are of floats, as all weights and sums are.
     """
 
+    window: Window = ALL  # of the present steps, of which some rows may see few
     place: tuple[Value, Value] | None = None  # where the sums of a row begin, and their share
 
     def __init__(
@@ -59,7 +61,7 @@ class WeightedEmitter(KernelEmitter):
         raise NotImplementedError
 
     def steps_from(self, body: Body, start: Value, count: Value) -> None:
-        """Add up to `TILE` steps, whose weights `body` makes."""
+        """Add up to `CHUNK` steps, whose weights `body` makes."""
         raise NotImplementedError
 
     def _outer_loops(self) -> None:
@@ -77,51 +79,60 @@ class WeightedEmitter(KernelEmitter):
 
     def all_steps(self, first: Value, rows: Value) -> None:
         """Add all steps that matter to the rows."""
-        conditions = self.conditions
+        conditions, window, last = self.conditions, ALL, first + rows - 1
+        if self.weights.softmax or self.weights.zero_rows:
+            window = conditions.window(conditions.all)
+        seen = self.range_of(window, first, last)
         if self.weights.tiles is None:
-            self._steps_of_window(first, first + rows - 1)
+            self._steps_of_window(window, first, last, seen)
             return
         tiles = self.weights.tiles
         self.memory.bound[tiles.rows] = self.e.binary("udiv", first, TILE)
-        self._steps_of_list(tiles.whole, conditions.where_hold(conditions.of_places), tiles.entry)
-        self._steps_of_list(tiles.partial, self.weights.body, tiles.entry)
+        inner = conditions.where_hold(conditions.of_places)
+        self._steps_of_list(tiles.whole, inner, tiles.entry, seen)
+        self.window = window
+        self._steps_of_list(tiles.partial, self.weights.body, tiles.entry, seen)
+        self.window = ALL
 
-    def _steps_of_list(self, listed: TileList, body: Body, entry: Symbol) -> None:
+    def _steps_of_list(
+        self, listed: TileList, body: Body, entry: Symbol, seen: tuple[Value, Value]
+    ) -> None:
+        """The steps of tiles, as far as they are `seen` by any of the rows."""
         e = self.e
         with e.loop(e.constant(0, "i64"), self._number(listed.length), 1, sure=False) as at:
             self.memory.bound[entry] = at
             start = self._number(listed.numbers) * TILE
-            left = self.memory.index(self.step.extent) - start
-            self.steps_from(body, start, e.intrinsic("smin", (left, TILE)))
+            begin = e.intrinsic("smax", (start, seen[0]))
+            self._steps(body, begin, e.intrinsic("smin", (start + TILE, seen[1])))
 
     def _number(self, access: Access) -> Value:
         return self.memory.load(access.buffer, access.index, None)
 
-    def _steps_of_window(self, first: Value, last: Value) -> None:
+    def _steps_of_window(
+        self, window: Window, first: Value, last: Value, seen: tuple[Value, Value]
+    ) -> None:
         """First those that all of the rows see, which need no conditions, then the others."""
-        e, conditions, body = self.e, self.conditions, self.weights.body
-        window = ALL
-        if self.weights.softmax or self.weights.zero_rows:
-            window = conditions.window(conditions.all)
-        begin, end = self._range(window, first, last)
+        e, conditions, body, (begin, end) = self.e, self.conditions, self.weights.body, seen
         told = conditions.told
         inner = conditions.window(told)
         if window == ALL or inner == ALL:
             self._steps(body, begin, end)
             return
-        seen, unseen = self._range(inner, last, first)
-        seen = e.intrinsic("smin", (seen, e.intrinsic("smax", (end, begin))))
-        unseen = e.intrinsic("smax", (unseen, seen))
-        self._steps(conditions.where_hold(told), seen, unseen)
+        start, stop = self.range_of(inner, last, first)
+        start = e.intrinsic("smin", (start, e.intrinsic("smax", (end, begin))))
+        stop = e.intrinsic("smax", (stop, start))
+        self._steps(conditions.where_hold(told), start, stop)
         with e.loop(e.constant(0, "i64"), e.constant(2, "i64"), 1, sure=True) as part:
             before = e.compare("eq", part, 0)
-            self._steps(body, e.select(before, begin, unseen), e.select(before, seen, end))
+            self.window = window
+            self._steps(body, e.select(before, begin, stop), e.select(before, start, end))
+            self.window = ALL
 
     def _steps(self, body: Body, begin: Value, end: Value) -> None:
-        with self.e.loop(begin, end, TILE, sure=False) as start:
-            self.steps_from(body, start, self.e.intrinsic("smin", (end - start, TILE)))
+        with self.e.loop(begin, end, CHUNK, sure=False) as start:
+            self.steps_from(body, start, self.e.intrinsic("smin", (end - start, CHUNK)))
 
-    def _range(self, window: Window, rising: Value, falling: Value) -> tuple[Value, Value]:
+    def range_of(self, window: Window, rising: Value, falling: Value) -> tuple[Value, Value]:
         """Where the steps begin and end that are within a window for a row of the block.
 
         That is any row where bounds that rise with it are taken at the first one, and every row

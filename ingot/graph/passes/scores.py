@@ -22,7 +22,7 @@ from ingot.graph.nodes import add_call, ancestors, fake_result, reached_from
 from ingot.graph.passes.attention import softmax_input
 from ingot.graph.passes.linear import swaps_dims
 from ingot.graph.schemas import is_pointwise, is_random
-from ingot.loops.own_ops import scored_attention, scored_product
+from ingot.loops.own_ops import scored_attention, scored_product, scored_square
 from ingot.loops.scores import Step, Value, encode
 from ingot.sequences import map_leaves
 from ingot.torch_private import OpOverload, aten
@@ -38,17 +38,21 @@ MOST_STEPS = 64  # a score is computed anew for each block of keys
 
 
 class Kinds(NamedTuple):
-    """Which attention is taken: dtypes of its operands, elements of a head at most, and the ops
-    that its softmax may end with."""
+    """Which attention is taken.
+
+    There are dtypes of its operands, a head's elements at most, the ops that its softmax may end
+    with, and whether other gradients may read those of scores.
+    """
 
     dtypes: tuple[torch.dtype, ...]
     widest: int
     softmax: tuple[OpOverload, ...]
+    others: bool = False
 
 
 _SAFE = aten._safe_softmax.default
 ON_GPU = Kinds(_HALVES, 128, (_SAFE, aten.div.Tensor, aten.mul.Tensor))
-ON_CPU = Kinds((*_HALVES, torch.float32), 512, (_SAFE,))
+ON_CPU = Kinds((*_HALVES, torch.float32), 512, (_SAFE,), others=True)
 
 
 def recognize_scores(graph: AtenGraph, device: str = "cuda", kinds: Kinds = ON_GPU) -> None:
@@ -115,6 +119,7 @@ class _Attention:
         self.turned: dict[Node, Node] = {}  # with the last two dimensions swapped: of what
         self.row_sums: list[Node] = []
         self.uses: list[Node] = []  # products that squares are an operand of
+        self.others: list[Node] = []  # what else reads squares, in memory
         # what a softmax that is written out consists of
         self.inside = reached_from([scores]).intersection(ancestors([softmax]))
         self.inside -= {scores, softmax}
@@ -124,7 +129,13 @@ class _Attention:
         if product is None or not self.spread_from(product):
             return
         forward = self.forward_product()
-        if forward is None or not self.sums_are_known(forward):
+        if forward is None:
+            return
+        for total in list(self.row_sums):
+            if not self.is_known_sum(total, forward):
+                self.row_sums.remove(total)
+                self.others.append(total)
+        if self.others and not self.may_be_in_memory():
             return
         if not all(map(self.takes_operands, [product, *self.uses, *filter(None, [self.tangent])])):
             return
@@ -214,8 +225,21 @@ class _Attention:
             self.row_sums.append(node)
             return True
         elements = fake_result(self.scores).numel()
-        self.squares[node] = None
-        return value.numel() == elements and (_is_elementwise(node) or _keeps_elements(node))
+        if value.numel() == elements and (_is_elementwise(node) or _keeps_elements(node)):
+            self.squares[node] = None
+        else:
+            self.others.append(node)
+        return True
+
+    def may_be_in_memory(self) -> bool:
+        """Whether the squares that others read are gradients of scores."""
+        if not self.kinds.others or self.tangent is None:
+            return False
+        for reader in self.others:
+            for square in filter(self.is_square, reader.all_input_nodes):
+                if square in self.turned or self.tangent not in self.needed(square):
+                    return False
+        return True
 
     def is_square(self, operand: Any) -> bool:
         return operand in self.squares or operand in self.turned
@@ -236,29 +260,26 @@ class _Attention:
             return results[0]
         return None
 
-    def sums_are_known(self, forward: Node) -> bool:
-        """Whether each sum over keys is that of the weights times the tangent, and so that of the
+    def is_known_sum(self, node: Node, forward: Node) -> bool:
+        """Whether a sum over keys is that of the weights times the tangent, and so that of the
         result times its gradient."""
-        for node in self.row_sums:
-            terms = node.args[0]
-            if not isinstance(terms, Node) or terms.target is not aten.mul.Tensor:
+        terms = node.args[0]
+        if not isinstance(terms, Node) or terms.target is not aten.mul.Tensor:
+            return False
+        if len(node.args) != 3 or node.kwargs or self.tangent is None:
+            return False
+        if list(node.args[1]) not in ([-1], [fake_result(terms).dim() - 1]):  # type: ignore[arg-type]
+            return False
+        factors = list(terms.args)
+        if self.softmax not in factors or len(terms.users) != 1 or node.args[2] is not True:
+            return False
+        factors.remove(self.softmax)
+        other: Any = factors[0]
+        while isinstance(other, Node) and other is not self.tangent:
+            if not (_keeps_elements(other) or other.target is aten._to_copy.default):
                 return False
-            if len(node.args) != 3 or node.kwargs or self.tangent is None:
-                return False
-            if list(node.args[1]) not in ([-1], [fake_result(terms).dim() - 1]):  # type: ignore[arg-type]
-                return False
-            factors = list(terms.args)
-            if self.softmax not in factors or len(terms.users) != 1 or node.args[2] is not True:
-                return False
-            factors.remove(self.softmax)
-            other: Any = factors[0]
-            while isinstance(other, Node) and other is not self.tangent:
-                if not (_keeps_elements(other) or other.target is aten._to_copy.default):
-                    return False
-                other = other.args[0]
-            if other is not self.tangent or not self.is_tangent_of(forward):
-                return False
-        return True
+            other = other.args[0]
+        return other is self.tangent and self.is_tangent_of(forward)
 
     def is_tangent_of(self, forward: Node) -> bool:
         """Whether the tangent is the product of a gradient and the values of the forward."""
@@ -307,7 +328,7 @@ class _Attention:
             whole = add_call(nodes, scored_attention, args, forward.meta, val=(result, rows))
             node = add_call(nodes, operator.getitem, (whole, 0), forward.meta)
             replaced.append((forward, node))
-            if len(self.uses) > 1:
+            if len(self.uses) > 1 or self.others:
                 logarithms = add_call(nodes, operator.getitem, (whole, 1), forward.meta, val=rows)
                 logarithms = self.viewed(logarithms, fake_result(self.softmax))
         for old in self.row_sums:
@@ -318,6 +339,9 @@ class _Attention:
         for use in self.uses:
             if use is not forward:
                 self.replace_use(use, product, logarithms)
+        for reader in self.others:
+            for square in filter(self.is_square, reader.all_input_nodes):
+                self.replace_square(square, reader, product, logarithms)
         for old, _ in replaced:
             nodes.erase_node(old)
 
@@ -381,6 +405,18 @@ class _Attention:
                 node.kwargs = {"memory_format": torch.contiguous_format}
         use.replace_all_uses_with(node)
         nodes.erase_node(use)
+
+    def replace_square(self, square: Node, reader: Node, product: Node, logarithms: Node) -> None:
+        """Have a reader read a square that is computed anew."""
+        assert self.tangent is not None
+        products = [product, self.tangent]
+        text, captured = self.steps(square, products, logarithms)
+        result = fake_result(square)
+        operands = [*product.args, *self.tangent.args]
+        args = (operands, captured, text, list(result.shape))
+        with self.graph.graph.inserting_before(reader):
+            node = add_call(self.graph.graph, scored_square, args, square.meta, val=result)
+        reader.replace_input_with(square, node)
 
     def needed(self, square: Node) -> list[Node]:
         """The squares that one follows from, itself included, in order."""

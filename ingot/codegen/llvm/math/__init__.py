@@ -12,7 +12,7 @@ from ingot.codegen.llvm.math.arithmetic import (
     polynomial,
     square_root,
 )
-from ingot.codegen.llvm.math.exponential import exp, log, power
+from ingot.codegen.llvm.math.exponential import exp, exp_of_negative, log, power
 from ingot.codegen.llvm.math.table import FLOAT_ONLY, FUNCTIONS
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "absolute",
     "copysign",
     "exp",
+    "exp_of_negative",
     "in_double",
     "log",
     "polynomial",

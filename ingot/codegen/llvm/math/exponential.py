@@ -81,6 +81,15 @@ def quick_exp(x: Value, scale: float) -> Value:
     return e.cast("bitcast", scaled_bits(polynomial(r, coefficients), shifted), "float")
 
 
+def exp_of_negative(x: Value) -> Value:
+    """exp of floats that are at most 0, for a sum of which one is 1: to 1e-8.
+
+    It is NaN for NaN, and zero where it is less than 2**-124.
+    """
+    vanishes = x.emitter.compare("olt", x, -86.0)
+    return x.emitter.select(vanishes, 0.0, quick_exp(x, 1.0))
+
+
 def scaled_bits(y: Value, shifted: Value) -> Value:
     """The bits of y * 2**k, where `shifted` is the integer k plus the format's shifter.
 
