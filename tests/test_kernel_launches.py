@@ -126,9 +126,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     noted: list[Any] = []
     run = launches.Launch._run
 
-    def noting(self: Any, operands: Any) -> Any:
+    def noting(self: Any, operands: Any, grid: Any = None) -> Any:
         noted.append(operands)
-        return run(self, operands)
+        return run(self, operands, grid)
 
     monkeypatch.setattr(launches.Launch, "_run", noting)
     return noted

@@ -98,12 +98,12 @@ class Launch:
             stream = triton.driver.active.get_current_stream(device)
             binary.launch(operands, stream, triton.hooks)
             return
-        compiled = self._run(operands)
+        noted = _NotedGrid(self.grids, operands)
+        compiled = self._run(operands, noted)
         if len(self._binaries) == MOST_BINARIES:
             self._binaries.clear()
-        found = _Binary.of(self, compiled)
-        if found is not None:
-            self._binaries[key] = found
+        if type(compiled).__name__ == "CompiledKernel":
+            self._binaries[key] = _Binary(self, compiled, noted)
 
     @property
     def reads_numbers(self) -> bool:
@@ -133,12 +133,14 @@ class Launch:
             key.append(operands[position])
         return tuple(key)
 
-    def _run(self, operands: Args) -> Any:
+    def _run(self, operands: Args, noted: _NotedGrid | None = None) -> Any:
         """Launch as eager does. Gives the binary, but where Triton interprets."""
         args, kwargs = filled((self.args, self.kwargs), operands)
-        grid: Any = filled(self.grids, operands)
-        if isinstance(self.grids[0], Choice):
-            grid = partial(_chosen, grid)
+        grid: Any = noted
+        if noted is None:
+            grid = filled(self.grids, operands)
+            if isinstance(self.grids[0], Choice):
+                grid = partial(_chosen, grid)
         return self.kernel.run(*args, grid=grid, warmup=False, **kwargs)
 
     def __str__(self) -> str:
@@ -171,6 +173,23 @@ def _chosen(choices: Sequence[Choice], meta: Mapping[str, Any]) -> Grid:
         if choice.is_of(meta):
             return choice.grid
     raise RuntimeError("the configurations of an autotuned kernel have changed")
+
+
+class _NotedGrid:
+    """A grid as the function that Triton calls before a launch, with all arguments by name. Notes
+    these, and the grid in terms of operands."""
+
+    def __init__(self, grids: Any, operands: Args) -> None:
+        self.grids, self.operands = grids, operands
+        self.grid: Grid = ()
+        self.arguments: Mapping[str, Any] = {}
+
+    def __call__(self, arguments: Mapping[str, Any]) -> Grid:
+        self.grid, self.arguments = self.grids, arguments
+        if isinstance(self.grids[0], Choice):
+            self.grid = _chosen(self.grids, arguments)
+        grid: Grid = filled(self.grid, self.operands)
+        return grid
 
 
 class _Triton(NamedTuple):
@@ -221,8 +240,11 @@ def _tuned_by(launch: Launch) -> tuple[int, ...] | None:
     """
     kernel = launch.kernel
     named = _named(launch)
-    if any(map(_holds_others, named.values())):
+    if any(map(_holds_others, named.values())) or len(launch.args) > len(kernel.arg_names):
         return None
+    for parameter in inspect.signature(function_of(kernel)).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return None
     positions: list[int] = []
     if type(kernel).__name__ == "Autotuner":
         for config in kernel.configs:
@@ -243,38 +265,20 @@ def _tuned_by(launch: Launch) -> tuple[int, ...] | None:
 class _Binary:
     """A compiled kernel, its arguments and its grid, of which some are operands."""
 
-    def __init__(self, launch: Launch, compiled: Any, arguments: list[Any], grid: Grid) -> None:
-        self.compiled, self.arguments = compiled, arguments
-        self.grid = (*grid, 1, 1)[:3]
+    def __init__(self, launch: Launch, compiled: Any, noted: _NotedGrid) -> None:
+        self.compiled, self.grid = compiled, (*noted.grid, 1, 1)[:3]
+        self.grid_varies = any(map(_is_operand, noted.grid))
         self.kernel, self.jit, self.config = launch.kernel, launch.kernel, None
         if hasattr(self.kernel, "best_config"):
             self.jit, self.config = self.kernel.fn, self.kernel.best_config
-        self.grid_varies = any(map(_is_operand, grid))
+        self.arguments = list(noted.arguments.values())
         self.places: list[tuple[int, int]] = []
-        for place, argument in enumerate(arguments):
+        named = _named(launch)
+        for place, name in enumerate(noted.arguments):
+            argument = named.get(name)
             if isinstance(argument, Operand):
                 self.places.append((place, argument.number))
-
-    @staticmethod
-    def of(launch: Launch, compiled: Any) -> _Binary | None:
-        """What a launch has just used; None where it cannot be launched again in this way."""
-        if type(compiled).__name__ != "CompiledKernel":
-            return None
-        named, grid = _named(launch), launch.grids
-        constants: Mapping[str, Any] = {}
-        if type(launch.kernel).__name__ == "Autotuner":
-            constants = launch.kernel.best_config.kwargs
-        named.update(constants)
-        jit = function_of(launch.kernel)
-        arguments = []
-        for name, parameter in inspect.signature(jit).parameters.items():
-            arguments.append(named.get(name, parameter.default))
-        if inspect.Parameter.empty in arguments:
-            return None
-        if isinstance(grid[0], Choice):
-            bound = dict(zip(inspect.signature(jit).parameters, arguments))
-            grid = _chosen(grid, bound)  # type: ignore[arg-type]
-        return _Binary(launch, compiled, arguments, grid)
+                self.arguments[place] = None  # no tensor is kept alive
 
     def is_current(self) -> bool:
         """Whether the globals that the kernel was compiled for are as they were, and no hook is to
