@@ -40,7 +40,11 @@ _PARTS = ("base", "shape", "strides", "block_shape", "padding")
 _JIT = frozenset({"JITFunction", "InterpretedFunction"})
 
 
-@means("triton.runtime.jit.run", "triton.runtime.interpreter.run", how=How.UNREALIZED)
+@means(
+    "triton.runtime.jit.JITFunction.run",
+    "triton.runtime.interpreter.InterpretedFunction.run",
+    how=How.UNREALIZED,
+)
 def _run(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     kernel, args, kwargs = _kernel(session, args), args[1:], dict(kwargs)
     if not _is_jit(kernel):
@@ -48,7 +52,11 @@ def _run(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return _Call(session, kernel, args, kwargs).launch()
 
 
-@means("triton.runtime.autotuner.run", how=How.UNREALIZED)
+@means(
+    "triton.runtime.autotuner.Autotuner.run",
+    "triton.runtime.autotuner.Heuristics.run",
+    how=How.UNREALIZED,
+)
 def _run_tuned(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     kernel = _kernel(session, args)
     if type(kernel).__name__ == "Heuristics":
@@ -66,7 +74,7 @@ def _wrap_triton(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     return kernel
 
 
-@means("triton.tools.tensor_descriptor.__post_init__", how=How.UNREALIZED)
+@means("triton.tools.tensor_descriptor.TensorDescriptor.__post_init__", how=How.UNREALIZED)
 def _check_descriptor(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """The checks of a TensorDescriptor, which asks where the tensor lies: they are made when one is
     made for a launch."""
@@ -78,7 +86,10 @@ def _set_allocator(session: Session, args: Arguments, kwargs: Keywords) -> Value
     raise _refused(session, "triton.set_allocator() is called, which later launches rely on")
 
 
-@means("torch._higher_order_ops.triton_kernel_wrap.__getitem__", how=How.UNREALIZED)
+@means(
+    "torch._higher_order_ops.triton_kernel_wrap.TraceableTritonKernelWrapper.__getitem__",
+    how=How.UNREALIZED,
+)
 def _item_of_wrapped(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """`wrapper[grid]` of what wrap_triton() gave outside: that of its kernel."""
     kernel = session.realize(session.realize(args[0]).get_attribute(session, "kernel"))
