@@ -29,7 +29,7 @@ from ingot.capture.values.base import (
 from ingot.capture.values.builtins import call_pure
 from ingot.capture.values.classes import ClassValue
 from ingot.capture.values.constant import NONE
-from ingot.capture.values.containers import DictValue
+from ingot.capture.values.containers import DictValue, DictView
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.local_members import refuse_local_class
@@ -284,6 +284,25 @@ def wrap_proxy(session: Session, object_: Any, source: Source) -> Value:
     owner = session.realize(session.wrap(mapping, DerivedSource(source, _mapping_of)))
     assert isinstance(owner, DictValue)
     return ProxyValue(owner, source, object_)
+
+
+def _mapping_of_view(view: Any) -> Any:
+    """The dict that keys(), values() or items() is of."""
+    return _mapping_of(view.mapping)
+
+
+@wraps(*(type(getattr({}, kind)()) for kind in ("keys", "values", "items")))
+def wrap_view(session: Session, object_: Any, source: Source) -> Value:
+    mapping = _mapping_of_view(object_)
+    if type(mapping) is not dict:
+        raise session.unsupported(
+            "library-function", f"{source.name}, a view of {type(mapping).__name__}, is looked at"
+        )
+    owner = session.realize(session.wrap(mapping, DerivedSource(source, _mapping_of_view)))
+    assert isinstance(owner, DictValue)
+    view = DictView(owner, type(object_).__name__.removeprefix("dict_"))
+    view.source = source
+    return view
 
 
 @means(MappingProxyType)
