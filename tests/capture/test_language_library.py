@@ -42,7 +42,7 @@ whole, broken = TABLE.whole, TABLE.broken
 def attributes_of_partials(x, y):
     p = functools.partial(torch.add, x, other=y)
     names = ("__init__", "__reduce__", "__sizeof__", "__hash__", "__name__", "func", "missing")
-    return [hasattr(p, name) for name in names], hasattr(set(), "__init__"), p()
+    return list(map(lambda name: hasattr(p, name), names)), hasattr(set(), "__init__"), p()
 
 
 @whole

@@ -291,7 +291,7 @@ def _mapping_of_view(view: Any) -> Any:
     return _mapping_of(view.mapping)
 
 
-@wraps(*(type(getattr({}, kind)()) for kind in ("keys", "values", "items")))
+@wraps(type({}.keys()), type({}.values()), type({}.items()))
 def wrap_view(session: Session, object_: Any, source: Source) -> Value:
     mapping = _mapping_of_view(object_)
     if type(mapping) is not dict:

@@ -79,10 +79,8 @@ def _new_plain(session: Session, cls: type, args: Arguments, kwargs: Keywords) -
 def _new_of_subclass(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """What torch.Tensor's own constructor gives for a tensor: the same one as `as_subclass`."""
     values = list(map(session.realize, args))
-    is_plain = all(
-        session.class_lookup(cls, name) is getattr(torch.Tensor, name)
-        for name in ("__new__", "__init__")
-    )
+    is_plain = session.class_lookup(cls, "__new__") is torch.Tensor.__new__
+    is_plain = is_plain and session.class_lookup(cls, "__init__") is torch.Tensor.__init__
     if kwargs or len(values) != 1 or not isinstance(values[0], TensorValue) or not is_plain:
         raise session.unsupported("construction", f"a {cls.__qualname__} is made")
     return session.call(values[0].get_attribute(session, "as_subclass"), [session.builtin(cls)], {})

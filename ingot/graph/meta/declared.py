@@ -4,6 +4,7 @@ It is believed, and no other kernel of the op runs during capture."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ingot.errors import unsupported
@@ -29,7 +30,7 @@ def returned_types(op: OpOverload) -> list[str]:
 
 
 def declared(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not any(dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in _OF_ALL_DEVICES):
+    if not any(map(partial(dispatch_has_kernel_for_dispatch_key, op.name()), _OF_ALL_DEVICES)):
         raise unsupported("custom-op-fake", f"{op} has no fake: what it gives is not known")
     returned_types(op)
     try:
