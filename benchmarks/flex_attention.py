@@ -150,7 +150,7 @@ def dense(case: Case, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         scores = case.score(scores, *places)
     if case.mask is not None:
         scores = scores.masked_fill(~case.mask(*places), -math.inf)
-    return torch.softmax(scores, -1) @ value
+    return torch.softmax(scores, -1).to(value.dtype) @ value
 
 
 def errors(case: Case, compiled: Function, args: list[Tensor]) -> tuple[float, float]:

@@ -439,7 +439,7 @@ class Contraction(Node):
     taken in blocks, in an order that depends on the sizes alone.
 
     With `weights`, which take the place of the left operand, there is one row loop and one reduced
-    loop, operands may be halves, and the weights are rounded to the dtype of the right one.
+    loop, operands may be halves, and a GPU rounds the weights to the dtype of the right one.
     """
 
     batch: tuple[Symbol, ...]

@@ -137,10 +137,11 @@ def test_results_and_gradients(name: str, sizes: tuple[int, ...]) -> None:
     assert off(trained, of_exact) <= max(1.2 * off(of_eager, of_exact), floor)
 
 
+@pytest.mark.parametrize("sizes", [(130, 200, 24, 40, 1), (130, 130, 32, 32, 2)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["causal", "documents", "alibi", "table"])
-def test_halves(name: str, dtype: torch.dtype) -> None:
-    function, args = attention(SCORES[name]), inputs((130, 200, 24, 40, 1), dtype)
+def test_halves(name: str, dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
+    function, args = attention(SCORES[name]), inputs(sizes, dtype)
     runs = []
     for run, kind in (
         (ingot.compile(function), dtype),
