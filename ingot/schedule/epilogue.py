@@ -94,8 +94,7 @@ def _meet_at_one_point(member: Node, node: Pointwise) -> bool:
         if name in member.writes() and (name != member.target or e != member.index):
             return False
     if isinstance(member, Contraction):
-        # a sum beside lies elsewhere, and may be another thread's
-        return member.weights is None or node.reads().isdisjoint(member.weights.writes)
+        return True
     loads = [i.attrs for i in member.body.loads]
     return not any(name == node.target and e != node.index for name, e in loads)
 

@@ -23,7 +23,11 @@ from ingot.graph.passes.no_ops import remove_no_ops
 from ingot.graph.passes.one_hot import sum_one_hot
 from ingot.graph.passes.ownership import own_outputs
 from ingot.graph.passes.products import join_products
-from ingot.graph.passes.scores import recognize_scores, recognize_scores_on_cpu
+from ingot.graph.passes.scores import (
+    recognize_changed_scores_on_cpu,
+    recognize_scores,
+    recognize_scores_on_cpu,
+)
 from ingot.graph.passes.steps import join_steps
 from ingot.graph.passes.sums import sum_pieces, write_into_sums
 from ingot.graph.passes.verify import verify
@@ -56,8 +60,9 @@ _SCORES: Passes = (
 )
 _RECOGNITION: Passes = (
     ("join steps", join_steps),
-    _SCORES_ON_CPU,
+    ("recognize changed scores on a CPU", recognize_changed_scores_on_cpu),
     ("recognize attention", recognize_attention),
+    _SCORES_ON_CPU,
     *_SCORES,
     ("recognize linear layers", recognize_linear),
     ("remove what became dead", remove_dead_code),

@@ -37,17 +37,22 @@ _HALVES = (torch.float16, torch.bfloat16)
 MOST_STEPS = 64  # a score is computed anew for each block of keys
 
 
+_SCALES = (aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar)
+
+
 class Kinds(NamedTuple):
     """Which attention is taken.
 
     There are dtypes of its operands, a head's elements at most, the ops that its softmax may end
-    with, and whether other gradients may read those of scores.
+    with, whether other gradients may read those of scores, and whether scores may be the products
+    themselves, scaled.
     """
 
     dtypes: tuple[torch.dtype, ...]
     widest: int
     softmax: tuple[OpOverload, ...]
     others: bool = False
+    plain: bool = True
 
 
 _SAFE = aten._safe_softmax.default
@@ -68,13 +73,18 @@ def recognize_scores(graph: AtenGraph, device: str = "cuda", kinds: Kinds = ON_G
             _Attention(graph, node, *match, kinds).replace()
 
 
-def recognize_scores_on_cpu(graph: AtenGraph) -> None:
+def recognize_scores_on_cpu(graph: AtenGraph, kinds: Kinds = ON_CPU) -> None:
     """The same on a CPU, in graphs of which nothing is on a GPU."""
     for node in graph.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, FakeTensor) and value.device.type != "cpu":
             return
-    recognize_scores(graph, "cpu", ON_CPU)
+    recognize_scores(graph, "cpu", kinds)
+
+
+def recognize_changed_scores_on_cpu(graph: AtenGraph) -> None:
+    """The same without plain attention, for which a CPU has a kernel of its own."""
+    recognize_scores_on_cpu(graph, ON_CPU._replace(plain=False))
 
 
 def _scores(node: Node) -> tuple[Node, bool] | None:
@@ -129,7 +139,7 @@ class _Attention:
         if product is None or not self.spread_from(product):
             return
         forward = self.forward_product()
-        if forward is None:
+        if forward is None or not self.kinds.plain and self.is_plain(product):
             return
         for total in list(self.row_sums):
             if not self.is_known_sum(total, forward):
@@ -164,6 +174,17 @@ class _Attention:
                         known.add(source)
                         waiting.append(source)
         return None
+
+    def is_plain(self, product: Node) -> bool:
+        """Whether scores are the product, scaled."""
+        node = self.scores
+        while node is not product:
+            if len(node.all_input_nodes) != 1:
+                return False
+            if node.target not in _SCALES and not _keeps_elements(node):
+                return False
+            node = node.all_input_nodes[0]
+        return True
 
     def spread_from(self, product: Node) -> bool:
         """Find all squares and what reads them; False where something else does."""
