@@ -31,6 +31,7 @@ class Log:
     step that was not reached. `replayed` may be the reason why nothing replays the program instead.
     `seconds` holds the stages in the order they ran, `decisions` the schedule's notes, `rewrites`
     those of the graph passes, and `tuned` what was measured to choose how products are computed.
+    `inside` are the logs of the graphs of branches and loops that data decide.
     """
 
     aten: AtenGraph | None = None
@@ -43,6 +44,7 @@ class Log:
     decisions: list[str] = field(default_factory=list)
     rewrites: list[str] = field(default_factory=list)
     tuned: list[str] = field(default_factory=list)
+    inside: list[Log] = field(default_factory=list)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -27,8 +27,10 @@ from ingot.gradients.higher_order import higher_order_program
 from ingot.graph import trace_alike
 from ingot.graph.ambient import Modes
 from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.control_ops import Compiled, control_flow, control_nodes
 from ingot.graph.differentiation import forget_histories, new_leaves
 from ingot.graph.joint import trace_joint
+from ingot.graph.nodes import fake_result
 from ingot.graph.output_windows import output_window, size_places
 from ingot.graph.partition import partition
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
@@ -42,6 +44,7 @@ from ingot.loops.training_contract import OutputWindow, Slot
 from ingot.loops.verify import verify
 from ingot.options import Options
 from ingot.precision import float32_precisions
+from ingot.runtime.control_calls import control_call
 from ingot.runtime.cuda_capture import machine_of
 from ingot.runtime.cuda_graphs import Machine, Replayed, why_not
 from ingot.runtime.program import Program
@@ -147,6 +150,7 @@ def build(
     if device.type == "cuda" and not options.tunes:
         run_passes(aten, LIBRARY_PASSES)
     log.rewrites += aten.rewrites
+    build_control_flow(aten, log, options, hints)
     target, supported = _target(device)
     machine = None
     if options.replays:
@@ -178,6 +182,25 @@ def build(
         if not isinstance(replay, str):
             replayed = replay
     return Built(aten, loops, plan, code, program, replayed)
+
+
+def build_control_flow(
+    aten: AtenGraph, log: Log, options: Options, hints: Mapping[Symbol, int]
+) -> None:
+    """The graphs of each `cond` and `while_loop` become programs, which the nodes name then."""
+    for node in control_nodes(aten.graph):
+        number, *others, tensors, sizes = node.args
+        op, programs = control_flow(number), []  # type: ignore[arg-type]
+        fakes = list(map(fake_result, tensors))  # type: ignore[arg-type]
+        with log.stage("trace"):
+            graphs, symbols = op.traced(fakes)
+        for graph in graphs:
+            inside = Log(aten=graph)
+            log.inside += [inside]
+            programs.append(build(graph, inside, options, hints).program)
+        compiled = node.meta["compiled"] = Compiled(op, control_call(op.__name__, programs))
+        integers = *op.integers_among(sizes, fakes), *map(to_expr, symbols)  # type: ignore[arg-type]
+        node.args = (compiled.number, *others, tensors, integers)
 
 
 def _target(device: torch.device) -> tuple[Target, Callable[[str, torch.dtype], bool]]:

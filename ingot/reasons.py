@@ -76,6 +76,7 @@ FAMILIES: dict[str, Family] = {
     "tensor-hook": Family(),
     "module-hook": Family(),
     "func-transform": Family(),
+    "control-flow": Family(),
     "inference-mode": Family(),
     "mode": Family(),
     "python-random": Family("call it outside the compiled function, and pass the result in"),

@@ -1,23 +1,44 @@
 """`torch.cond` and its kin as what they do: Python versions, which the interpreter runs in their
 place.
 
-What the branch or the loop depends on may be data: then the graph is broken there, and each branch
-is compiled when it is taken.
+Where data decide which branch is taken, or how often a loop runs, these become graphs of their own
+(`regions.py`), in one node. Elsewhere the branch that is taken is inlined, and the loop unrolled.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ingot.capture.meanings import How, means
+from ingot.capture.regions import (
+    graph_of,
+    leaves,
+    look_of_tree,
+    node_of,
+    read_by,
+    refused,
+    region_of,
+    take_out,
+    with_leaves,
+)
 from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
+from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.sequences import TupleValue
+from ingot.capture.values.tensor import TensorValue
+from ingot.capture.values.tensor_lists import is_tracked
+from ingot.graph.ambient import Modes
+from ingot.graph.control_ops import Cond, Look, WhileLoop
+from ingot.graph.nodes import fake_result
+from ingot.graph.symbols import to_expr
 from ingot.torch_private import tree_leaves, tree_map, tree_map_only
 
 if TYPE_CHECKING:
@@ -26,28 +47,156 @@ if TYPE_CHECKING:
 _replaces = partial(means, how=How.POLYFILL)
 
 
-@_replaces("torch.cond")
-def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+@means("torch.cond", how=How.UNREALIZED)
+def cond(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    bound = _arguments(session, _branch, args, kwargs)
+    predicate = session.realize(bound["pred"])
+    if isinstance(predicate, TensorValue) and predicate.known_number(session) is None:
+        operands = session.unpacked(bound.get("operands", _NO_OPERANDS))
+        return _chosen(session, predicate, (bound["true_fn"], bound["false_fn"]), operands)
+    return session.inline(_outside(session, _branch), (), bound)
+
+
+@means("torch._higher_order_ops.cond.CondOp.__call__", how=How.UNREALIZED)
+def cond_op(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    return cond(session, args[1:], kwargs)
+
+
+def _branch(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     if pred:
         return true_fn(*operands)
     return false_fn(*operands)
 
 
-@_replaces("torch._higher_order_ops.cond.CondOp.__call__")
-def cond_op(operator: Any, pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
-    if pred:
-        return true_fn(*operands)
-    return false_fn(*operands)
+_NO_OPERANDS = TupleValue((), tuple)
+
+
+def _outside(session: Session, function: Any) -> FunctionValue:
+    return FunctionValue.outside(session, function, ConstSource(function))
+
+
+def _arguments(
+    session: Session, function: Any, args: Arguments, kwargs: Keywords
+) -> dict[str, Value]:
+    """The arguments by name. Raises Unsupported for those that eager refuses."""
+    try:
+        return inspect.signature(function).bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise session.unsupported("wrong-arguments", str(error)) from None
+
+
+def _chosen(
+    session: Session, predicate: TensorValue, functions: Sequence[Value], operands: list[Value]
+) -> Value:
+    """What the branch gives that a tensor chooses, as a node of the graph."""
+    if predicate.fake.numel() != 1:
+        raise refused(session, "is chosen by a tensor of several elements")
+    condition: Value = predicate
+    if predicate.fake.dim() > 0:
+        condition = session.call_method("reshape", condition, _NO_OPERANDS)
+    if predicate.fake.dtype is not torch.bool:
+        condition = session.call_method("bool", condition)
+    assert isinstance(condition, TensorValue)
+    taken = region_of(session, functions[0], operands)
+    other = region_of(session, functions[1], operands)
+    looks = _looks(taken.tensors)
+    if look_of_tree(taken.result) != look_of_tree(other.result) or looks != _looks(other.tensors):
+        raise refused(session, "gives another kind of result than the other branch")
+    nodes = read_by(session, condition.fx_node, (taken, other))
+    graphs = graph_of(taken, *nodes), graph_of(other, *nodes)
+    take_out(session, (taken, other))
+    op = Cond(graphs, list(map(Look.of, _fakes(taken.tensors))), session.graph.context, Modes.now())
+    return with_leaves(taken.result, session.graph.add(session, op, condition.fx_node, *nodes))
+
+
+def _fakes(tensors: Iterable[TensorValue]) -> list[torch.Tensor]:
+    return list(map(attrgetter("fake"), tensors))
+
+
+def _looks(tensors: Iterable[TensorValue]) -> list[Any]:
+    """What tensors have in common that take each other's place."""
+    looks = []
+    for fake in _fakes(tensors):
+        numbers = tuple(map(to_expr, (*fake.shape, *fake.stride())))
+        looks.append((fake.dim(), numbers, fake.dtype, fake.device))
+    return looks
+
+
+# -- loops -----------------------------------------------------------------------------------------
 
 
 @_replaces("torch._higher_order_ops.while_loop.while_loop")
 def while_loop(cond_fn: Any, body_fn: Any, carried_inputs: Any) -> Any:
-    carried, runs = carried_inputs, False
-    while cond_fn(*carried):
-        carried, runs = body_fn(*carried), True
-    if runs:
+    carried, turns = carried_inputs, 0
+    while True:
+        predicate = cond_fn(*carried)
+        if is_loop(predicate, carried, turns):
+            return as_loop(cond_fn, body_fn, carried)
+        if not predicate:
+            break
+        carried, turns = body_fn(*carried), turns + 1
+    if turns:
         return carried
     return tree_map_only(torch.Tensor, torch.clone, tuple(carried))
+
+
+_MOST_TURNS = 32
+"""Turns of a loop that are unrolled where capture knows whether there is another one."""
+
+
+def is_loop(predicate: Any, carried: Any, turns: int) -> bool:
+    """What capture knows: the body is for frames that go on in eager."""
+    return False
+
+
+def as_loop(cond_fn: Any, body_fn: Any, carried: Any) -> Any:
+    """What capture does: the body is for frames that go on in eager."""
+    while cond_fn(*carried):
+        carried = body_fn(*carried)
+    return carried
+
+
+@means(is_loop)
+def _is_loop(session: Session, predicate: Value, carried: Value, turns: Value) -> Value:
+    """Whether what remains of a loop becomes a node."""
+    if not isinstance(predicate, TensorValue):
+        return ConstantValue(False)
+    if predicate.known_number(session) is None:
+        return ConstantValue(True)
+    if session.known(turns) < _MOST_TURNS:
+        return ConstantValue(False)
+    state = leaves(session, session.deep(carried))
+    return ConstantValue(not (torch.is_grad_enabled() and any(map(is_tracked, state))))
+
+
+@means(as_loop)
+def _as_loop(session: Session, cond_fn: Value, body_fn: Value, carried: Value) -> Value:
+    recorder, carried = session.graph, session.deep(carried)
+    state = leaves(session, carried)
+    recorder.modes.reach(recorder.graph, session.where)
+    begun = recorder.begin_part(session, state)
+    arguments = session.unpacked(with_leaves(carried, begun.tangents))
+    condition = region_of(session, cond_fn, arguments, begun.tangents)
+    body = region_of(session, body_fn, arguments, begun.tangents)
+    looks = _looks(begun.tangents)
+    if _looks(state) != looks or _looks(body.tensors) != looks:
+        raise refused(session, "gives a state of other sizes, strides or types")
+    if look_of_tree(body.result) != look_of_tree(carried):
+        raise refused(session, "gives a state of another structure")
+    if [(0, (), torch.bool, torch.device("cpu"))] != _looks(condition.tensors):
+        raise refused(session, "gives a condition that is not a bool of rank 0")
+    tensors, integers = read_by(session, state[0].fx_node, (condition, body))
+    initial = list(map(node_of, state))
+    for node in (*initial, *tensors):
+        if torch.is_grad_enabled() and fake_result(node).requires_grad:
+            raise refused(session, "computes what requires gradients, in a loop")
+    graphs = graph_of(condition, tensors, integers), graph_of(body, tensors, integers)
+    take_out(session, (condition, body))
+    recorder.drop_part(session, begun)
+    op = WhileLoop(
+        graphs, list(map(Look.of, _fakes(begun.tangents))), recorder.context, Modes.now()
+    )
+    return with_leaves(carried, recorder.add(session, op, [*initial, *tensors], integers))
 
 
 @_replaces("torch._higher_order_ops.map.map")
@@ -184,6 +333,4 @@ def scan(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         # along which dimension the results are stacked then is another matter in each torch
         raise session.unsupported("whole-function", "scan() along another dimension than the first")
     function: Any = _scan
-    return session.inline(
-        FunctionValue.outside(session, function, ConstSource(function)), args, kwargs
-    )
+    return session.inline(_outside(session, function), args, kwargs)

@@ -15,7 +15,7 @@ another one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -417,6 +417,14 @@ class Effects:
     def are_seen(self) -> bool:
         """Whether others can see something that is to be done."""
         return any(operation.is_seen for operation in self._log)
+
+    def values(self) -> Iterator[Value]:
+        """What was written to outside objects, and the values of those that were changed."""
+        for fields in (*self._fields.values(), *self._slots.values()):
+            yield from fields.written.values()
+        for objects in self._changed.values():
+            for number in objects:
+                yield self._known[number]
 
     def mark(self) -> int:
         """A place in the order of effects, to look back to."""

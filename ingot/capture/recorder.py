@@ -42,6 +42,7 @@ from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import Results
 from ingot.graph.wrappers import is_wrapper_class, without_wrappers
 from ingot.reasons import SKIP
+from ingot.sequences import map_leaves
 from ingot.torch_private import DisableTorchDispatch, LazyGraphModule
 
 if TYPE_CHECKING:
@@ -418,6 +419,18 @@ class GraphRecorder:
         node = add_call(self.graph, target, (*nodes, list(outer_nodes)), session.where, result)
         for k, output in enumerate(outputs):
             output.fx_node = self.item(node, k, output.fake)
+
+    def add(self, session: Session, target: Callable[..., Any], *nodes: Any) -> list[TensorValue]:
+        """Adds a call with some nodes, and lists of them, which gives a tuple of new tensors."""
+        self.modes.reach(self.graph, session.where)
+        fakes = map_leaves(lambda node: node.meta["val"], list(nodes))
+        results = self._run(session, "call_function", target, fakes, {})
+        node = add_call(self.graph, target, nodes, session.where, results)
+        values = []
+        for k, fake in enumerate(results):
+            values.append(TensorValue(fake, self.item(node, k, fake)))
+            self.by_fake[id(fake)] = values[-1]
+        return values
 
     @contextmanager
     def opaque(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ import os
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +144,7 @@ class Report:
         """Fill in `seconds` of `kernels`, over `rounds` of `call`, which calls the compiled
         function."""
         programs, replays = [], []
-        for c in in_force(self.compilations):
+        for c in itertools.chain(*map(with_inside, in_force(self.compilations))):
             if c.log.plan is not None and c.log.program is not None:
                 programs.append(c.log.program)
             if c.log.replayed and not isinstance(c.log.replayed, str):
@@ -171,7 +171,10 @@ class Report:
         text."""
         from ingot.explain.stages import stage_text
 
-        return "\n\n".join(stage_text(compilation, name) for compilation in self.compilations)
+        compilations: Iterable[Compilation] = self.compilations
+        if name not in ("capture", "guards"):  # where branches and loops are in the same text
+            compilations = itertools.chain(*map(with_inside, compilations))
+        return "\n\n".join(stage_text(compilation, name) for compilation in compilations)
 
     def __str__(self) -> str:
         head = head_lines(self) + break_lines(self.breaks, 9)
@@ -221,7 +224,7 @@ def breaks_of(compilations: Sequence[Compilation]) -> list[Break]:
 def total_seconds(compilations: Iterable[Compilation]) -> dict[str, float]:
     """The seconds of each stage, in the order of the stages."""
     total: dict[str, float] = {}
-    for c in compilations:
+    for c in itertools.chain(*map(with_inside, compilations)):
         for name, seconds in c.log.seconds.items():
             total[name] = total.get(name, 0.0) + seconds
     return total
@@ -257,13 +260,20 @@ def backwards_of(c: Compilation) -> list[Compilation]:
     return present((c.backward, *c.partial_backwards))
 
 
+def with_inside(c: Compilation) -> Iterator[Compilation]:
+    """The compilation, and each program of its branches and loops as one of its own."""
+    yield c
+    for log in c.log.inside:
+        yield from with_inside(replace(c, name=f"{c.name}, inside", log=log))
+
+
 def kernel_reports(compilation: Compilation) -> list[KernelReport]:
-    """One `KernelReport` per step of the plan."""
-    if compilation.log.plan is None:
-        return []
+    """One `KernelReport` per step of the plan, and of the plans inside of it."""
     results = []
-    for step in compilation.log.plan.steps:
-        results.append(kernel_report(step, compilation))
+    for c in with_inside(compilation):
+        if c.log.plan is not None:
+            for step in c.log.plan.steps:
+                results.append(kernel_report(step, c))
     return results
 
 

@@ -7,8 +7,10 @@ of gradients is a captured graph like any other.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +28,7 @@ from ingot.torch_private import unsafe_set_version_counter
 
 def differentiates(gm: GraphModule) -> bool:
     """Whether autograd has to record while the graph runs, whatever becomes of its outputs."""
-    return any(node.target is torch.autograd.grad for node in gm.graph.nodes)
+    return any(node.target in _DIFFERENTIATE for node in gm.graph.nodes)
 
 
 def want_gradients(inputs: Sequence[Any], fakes: Sequence[Any]) -> list[Any]:
@@ -164,6 +166,43 @@ def _head(graph: Graph, slot: Slot, inputs: Sequence[Node], outputs: Any) -> Nod
     if slot.role == "memory":
         return _call(graph, memory_of, outputs[slot.position])
     return outputs[slot.position]
+
+
+def leaf_of(tensor: Tensor) -> Tensor:
+    """A tensor with the values and the history of another, that gradients are taken by."""
+    if tensor.requires_grad:
+        return tensor.view_as(tensor)
+    return tensor.detach().requires_grad_()
+
+
+def gradients_of(
+    heads: Sequence[Tensor],
+    leaves: Sequence[Tensor],
+    tangents: Sequence[Tensor],
+    given: Sequence[Tensor],
+) -> tuple[Tensor, ...]:
+    """The gradients of `leaves`, contiguous: zeros where no head depends on one.
+
+    They have a history where a tangent has one, or what a leaf was made of, `given`.
+    """
+    reached = list(map(_REQUIRES_GRAD, heads))
+    gradients = tuple(map(torch.zeros_like, leaves))
+    if any(reached):
+        gradients = torch.autograd.grad(
+            list(itertools.compress(heads, reached)),
+            list(leaves),
+            list(itertools.compress(tangents, reached)),
+            create_graph=any(map(_REQUIRES_GRAD, (*tangents, *given))),
+            allow_unused=True,
+            materialize_grads=True,
+        )
+    # contiguous() would ask how they lie, of sizes that vary
+    contiguous = partial(torch.clone, memory_format=torch.contiguous_format)
+    return tuple(map(contiguous, gradients))
+
+
+_REQUIRES_GRAD = operator.attrgetter("requires_grad")
+_DIFFERENTIATE = frozenset({torch.autograd.grad, gradients_of})
 
 
 def without_autocast(modes: Modes) -> Modes:

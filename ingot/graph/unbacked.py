@@ -9,7 +9,8 @@ Unsupported.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ingot.errors import CompilerBug, EagerRaises, Unsupported, unsupported
@@ -62,6 +63,16 @@ class Unbacked:
         self.bound.clear()
         self._counted.clear()
         self._again = list(again)
+
+    @contextmanager
+    def inner_trace(self) -> Iterator[None]:
+        """Inside, a graph may be traced that makes no such symbols, in the middle of a trace."""
+        kept = list(self.fresh), list(self.bound), dict(self._counted), self._again, self.assumes
+        try:
+            yield
+        finally:
+            fresh, bound, counted, self._again, self.assumes = kept
+            self.fresh[:], self.bound[:], self._counted = fresh, bound, counted
 
     def settle(self) -> None:
         """There is a program that binds the symbols made so far: nothing more is assumed of

@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "continue.h"
+#include "control.h"
 #include "cuda.h"
 #include "dispatch.h"
 #include "frames.h"
@@ -36,7 +37,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         ingot_frames_register(module) < 0 || ingot_recorder_register(module) < 0 ||
         ingot_places_register(module) < 0 || ingot_numbers_register(module) < 0 ||
         ingot_hashed_register(module) < 0 || ingot_iterators_register(module) < 0 ||
-        ingot_signals_register(module) < 0) {
+        ingot_signals_register(module) < 0 || ingot_control_register(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -13,10 +13,10 @@ from ingot.ops.op import Op
 from ingot.torch_private import OpOverload
 
 _NAMES = (
-    "activations arithmetic arrays attention conversions convolution convolution_backward "
-    "creation functions indexing launches logic losses norms pooling products random rearranging "
-    "recurrent reductions resampling resampling_backward sampling scans scatters scored_attention "
-    "searching softmax special views"
+    "activations arithmetic arrays attention control_flow conversions convolution "
+    "convolution_backward creation functions indexing launches logic losses norms pooling products "
+    "random rearranging recurrent reductions resampling resampling_backward sampling scans "
+    "scatters scored_attention searching softmax special views"
 )
 FAMILIES = tuple([import_module(f"ingot.ops.{name}") for name in _NAMES.split()])
 

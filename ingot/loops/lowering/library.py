@@ -46,6 +46,10 @@ def call_aten(
         raise unsupported("no-code", f"{func} writes to its arguments", lw.origin.where)
     args, kwargs = laid_out(lw, tuple(args)), laid_out(lw, kwargs)
     how = LIBRARY_CALLS.get(func, _PLAIN)
+    if how.direct is not None:
+        function, args = how.direct(tuple(args))
+        lw.origin = Origin((str(function),), lw.origin.where)
+        return lw.call(function, outs, args, kwargs)
     if how.bias_rows:
         names = [a.name for a in func._schema.arguments]
         place = names.index("attn_bias")
@@ -89,7 +93,7 @@ def call_functional(
     args, kwargs = map_leaves(argument, (args, kwargs))
     function, how = form.function, LIBRARY_CALLS.get(form.op, _PLAIN)
     if how.direct is not None:
-        function, args = how.direct(args)
+        function, args = how.direct(tuple(args))
         lw.origin = Origin((str(function),), lw.origin.where)
     written = tuple(map(attrgetter("buffer"), memory))
     specs = lw.with_users(outs)[: len(outs) - len(memory)]

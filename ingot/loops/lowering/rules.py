@@ -27,7 +27,8 @@ class LibraryCall(NamedTuple):
     """Whether `out` holds the terms before it holds their sum."""
 
     direct: Callable[[Args], tuple[Callable[..., Any], Args]] | None = None
-    """Of a foreign op: what the program calls in its place, and with which of its arguments."""
+    """Of an op that stands for another function: what the program calls in its place, and with
+    which of its arguments."""
 
 
 RULES: dict[Any, Rule] = {}

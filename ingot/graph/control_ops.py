@@ -1,0 +1,330 @@
+"""Branches and loops that data decide, as nodes of a graph.
+
+Capture gives two graphs of the same inputs: the branches of a `cond`, or the condition and the body
+of a `while_loop`. A node with them is an op, of which the graphs are compiled by themselves and
+called by native code. What the op gives is known from the capture.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
+from ingot.graph.ambient import Modes, preserved
+from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.differentiation import SetModes, gradients_of, leaf_of, without_autocast
+from ingot.graph.fake_context import FakeContext
+from ingot.graph.fakes import FakeTensor, fakes_in, requires_grad
+from ingot.graph.geometry import contiguous
+from ingot.graph.meta.basis import tensors_in
+from ingot.graph.nodes import add_call, fake_result, placeholders_of
+from ingot.graph.symbols import to_expr
+from ingot.graph.tracing import trace
+from ingot.loops.expr import Symbol
+from ingot.sequences import at
+from ingot.torch_private import AutoDispatchBelowAutograd, disable_current_modes
+
+
+class Look(NamedTuple):
+    """Sizes, strides and dtype of a result."""
+
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    dtype: torch.dtype
+
+    @staticmethod
+    def of(fake: Tensor) -> Look:
+        return Look(tuple(fake.shape), fake.stride(), fake.dtype)
+
+    @property
+    def is_differentiable(self) -> bool:
+        return self.dtype.is_floating_point or self.dtype.is_complex
+
+
+class ControlFlow:
+    """Two captured graphs, and what an op with them gives.
+
+    The graphs take the same tensors, and behind them the same integers. They were captured in some
+    `modes`, with the fakes and size symbols of a `context`.
+    """
+
+    __module__ = __name__
+    __name__: str
+
+    def __init__(
+        self,
+        graphs: tuple[GraphModule, GraphModule],
+        results: Sequence[Look],
+        context: FakeContext,
+        modes: Modes,
+    ) -> None:
+        self.graphs, self.results = graphs, tuple(results)
+        self.context, self.modes = context, modes
+        self.number = _number_of(self)
+
+    def integers_among(self, sizes: Sequence[Any], tensors: Sequence[Tensor]) -> Sequence[Any]:
+        """The integers that the graphs take: programs take size symbols behind them."""
+        return sizes[: len(placeholders_of(self.graphs[0].graph)) - len(tensors)]
+
+    def traced(self, tensors: Sequence[Tensor]) -> tuple[list[AtenGraph], list[torch.SymInt]]:
+        """Its graphs as ATen graphs for some fakes, and the integers that these take last.
+
+        They are the size symbols that are part of the inputs and results, so that a graph knows
+        them all.
+        """
+        inputs = list[Any](tensors)
+        for node in placeholders_of(self.graphs[0].graph)[len(inputs) :]:
+            inputs.append(fake_result(node))
+        symbols: dict[Symbol, None] = {}
+        for thing in (*inputs, *self.results):
+            for number in _numbers_of(thing):
+                symbols.update(dict.fromkeys(to_expr(number).symbols))
+        integers = list(map(self.context.shapes.wrap, symbols))
+        graphs = []
+        # perhaps in the middle of another trace
+        with self.context.shapes.unbacked.inner_trace(), disable_current_modes(), preserved():
+            self.modes.set()
+            for module in self.graphs:
+                module = _with_inputs(module, integers)
+                graphs.append(trace(module, [*inputs, *integers], self.context))
+        return graphs, integers
+
+
+def _numbers_of(thing: Any) -> tuple[Any, ...]:
+    """The integers that say how a tensor lies; an integer itself."""
+    if isinstance(thing, Tensor):
+        return *thing.shape, *thing.stride()
+    if isinstance(thing, Look):
+        return *thing.sizes, *thing.strides
+    return (thing,)
+
+
+def _with_inputs(module: GraphModule, integers: Sequence[torch.SymInt]) -> GraphModule:
+    """The same graph, with some integers as further inputs."""
+    if not integers:
+        return module
+    graph, copies = Graph(), dict[Node, Node]()
+    for node in placeholders_of(module.graph):
+        copies[node] = _placeholder(graph, node.name, fake_result(node))
+    for number, integer in enumerate(integers):
+        _placeholder(graph, f"symbol_{number}", integer)
+    graph.output(graph.graph_copy(module.graph, copies))
+    return GraphModule(module, graph)
+
+
+class Cond(ControlFlow):
+    """The branches for a predicate that holds, and for one that does not."""
+
+    __name__ = "cond"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._gradients: dict[tuple[int, ...], Cond] = {}
+
+    def __call__(
+        self, predicate: Tensor, tensors: Sequence[Tensor], sizes: Sequence[Any]
+    ) -> tuple[Tensor, ...]:
+        """What the branch gives that a tensor of one bool chooses."""
+        if torch.is_grad_enabled() and any(map(requires_grad, tensors)):
+            return _Differentiable.apply(self, predicate, sizes, *tensors)  # type: ignore[no-any-return]
+        return self.chosen(predicate, tensors, sizes)
+
+    def chosen(
+        self, predicate: Tensor, tensors: Sequence[Tensor], sizes: Sequence[Any]
+    ) -> tuple[Tensor, ...]:
+        return tuple(cond(self.number, predicate, list(tensors), list(sizes)))
+
+    def gradients(self, wanted: tuple[int, ...], inputs: Sequence[Tensor]) -> Cond:
+        """The gradients of the tensors at some positions, which chooses as this one does.
+
+        Its `inputs` are the tensors, and behind them the tangents of all results that may have one.
+        """
+        known = self._gradients.get(wanted)
+        if known is None:
+            first, second = self.graphs
+            graphs = self._vjp(first, wanted), self._vjp(second, wanted)
+            looks = []
+            for node in at(placeholders_of(first.graph), wanted):
+                fake = fake_result(node)
+                looks.append(Look(tuple(fake.shape), contiguous(fake.shape), fake.dtype))
+            known = Cond(graphs, looks, self.context, self.modes._replace(grad=True))
+            self._gradients[wanted] = known
+            if isinstance(inputs[0], FakeTensor):
+                known.traced(inputs)  # what that asks of sizes becomes a guard in time
+        return known
+
+    def _vjp(self, module: GraphModule, wanted: Sequence[int]) -> GraphModule:
+        """The graph of a branch's vector-Jacobian product: zeros where it has no part in a
+        result."""
+        graph, copies = Graph(), dict[Node, Node]()
+        placeholders = placeholders_of(module.graph)
+        count = len(tensors_in(list(map(fake_result, placeholders))))
+        for node in placeholders[:count]:
+            copies[node] = _placeholder(graph, node.name, fake_result(node))
+        tangents: list[Node] = []
+        for look in filter(differentiable, self.results):
+            with self.context:
+                like = torch.empty_strided(look.sizes, look.strides, dtype=look.dtype)
+            name = f"tangent_{len(placeholders) + len(tangents)}"
+            tangents.append(_placeholder(graph, name, like))
+        for node in placeholders[count:]:
+            copies[node] = _placeholder(graph, node.name, fake_result(node))
+        given = at(copies, at(placeholders, wanted))
+        leaves = []
+        for node, leaf in zip(at(placeholders, wanted), given):
+            copies[node] = _call(graph, leaf_of, leaf)
+            leaves.append(copies[node])
+        outputs: Any = graph.graph_copy(module.graph, copies)
+        heads = list(itertools.compress(outputs, map(differentiable, self.results)))
+        _call(graph, SetModes(without_autocast(self.modes._replace(grad=True))))
+        gradients = _call(graph, gradients_of, heads, leaves, tangents, given)
+        results = []
+        for k in range(len(leaves)):
+            results.append(_call(graph, operator.getitem, gradients, k))
+        graph.output(tuple(results))
+        return GraphModule(module, graph)
+
+
+class WhileLoop(ControlFlow):
+    """The condition of a loop, and its body, which makes the next state of one.
+
+    Of the tensors the first are the state, as many as there are results.
+    """
+
+    __name__ = "while_loop"
+
+    def __call__(self, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> tuple[Tensor, ...]:
+        """The state once the condition does not hold any more."""
+        return tuple(while_loop(self.number, list(tensors), list(sizes)))
+
+
+class _Differentiable(torch.autograd.Function):
+    """A `Cond` whose gradients are another one, of the same predicate."""
+
+    @staticmethod
+    def forward(ctx: Any, op: Cond, predicate: Tensor, sizes: Any, *tensors: Tensor) -> Any:  # type: ignore[override]
+        ctx.op, ctx.sizes = op, sizes
+        ctx.save_for_backward(predicate, *tensors)
+        return op.chosen(predicate, tensors, sizes)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Tensor) -> Any:  # type: ignore[override]
+        op, (predicate, *tensors) = ctx.op, ctx.saved_tensors
+        incoming = list(itertools.compress(tangents, map(differentiable, op.results)))
+        wanted = tuple(itertools.compress(range(len(tensors)), ctx.needs_input_grad[3:]))
+        inputs = [*tensors, *incoming]
+        gradients = op.gradients(wanted, inputs)(predicate, inputs, ctx.sizes)
+        results: list[Tensor | None] = [None] * len(tensors)
+        for k, gradient in zip(wanted, gradients):
+            results[k] = gradient
+        return None, None, None, *results
+
+
+def differentiable(look: Look) -> bool:
+    return look.is_differentiable
+
+
+def _placeholder(graph: Graph, name: str, value: Any) -> Node:
+    node = graph.placeholder(name)
+    node.meta.update(val=value, where="")
+    return node
+
+
+def _call(graph: Graph, function: Callable[..., Any], *args: Any) -> Node:
+    return add_call(graph, function, args, {"val": None, "where": ""})
+
+
+# -- the ops ---------------------------------------------------------------------------------------
+
+_known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
+def _number_of(owner: Any) -> int:
+    number = next(_numbers)
+    _known[number] = owner
+    return number
+
+
+class Compiled:
+    """What native code calls in the place of an op, once its graphs are programs."""
+
+    def __init__(self, op: ControlFlow, call: Callable[..., Any]) -> None:
+        self.op, self.call = op, call
+        self.number = _number_of(self)
+
+
+def control_flow(number: int) -> ControlFlow:
+    """The graphs that an op knows by a number, be they compiled or not."""
+    known = _known[number]
+    if isinstance(known, Compiled):
+        return known.op
+    return known  # type: ignore[no-any-return]
+
+
+def call_of(number: int) -> Callable[..., Any]:
+    """What native code calls for the number of a `Compiled`."""
+    return _known[number].call  # type: ignore[no-any-return]
+
+
+_library = torch.library.Library("ingot", "FRAGMENT")
+_library.define("cond(int number, Tensor predicate, Tensor[] tensors, SymInt[] sizes) -> Tensor[]")
+_library.define("while_loop(int number, Tensor[] tensors, SymInt[] sizes) -> Tensor[]")
+
+
+def _cond(number: int, predicate: Tensor, tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
+    """The op in eager."""
+    op = control_flow(number)
+    first, second = op.graphs
+    inputs = *tensors, *op.integers_among(sizes, tensors)
+    if predicate:
+        return list(first(*inputs))
+    return list(second(*inputs))
+
+
+def _while_loop(number: int, tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
+    """The op in eager."""
+    op = control_flow(number)
+    count = len(op.results)
+    state = list(map(torch.clone, tensors[:count]))
+    others = *tensors[count:], *op.integers_among(sizes, tensors)
+    condition, body = op.graphs
+    while condition(*state, *others)[0]:
+        state = list(body(*state, *others))
+    return state
+
+
+cond = torch.ops.ingot.cond.default
+while_loop = torch.ops.ingot.while_loop.default
+
+
+def _above_autograd(op: Any, run: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
+    """The kernel of an op whose graphs may differentiate: below autograd they could not."""
+
+    def kernel(number: int, *args: Any) -> list[Tensor]:
+        if fakes_in(tensors_in(args)):
+            with AutoDispatchBelowAutograd():
+                return op(number, *args)  # type: ignore[no-any-return]
+        return run(number, *args)
+
+    return kernel
+
+
+for _op, _run in ((cond, _cond), (while_loop, _while_loop)):
+    _name = _op.name().partition("::")[2]
+    _library.impl(_name, _run, "CPU")
+    _library.impl(_name, _above_autograd(_op, _run), "Autograd")
+
+
+def control_nodes(graph: Graph) -> Iterator[Node]:
+    """The nodes of an ATen graph that are such ops; their last arguments are tensors and sizes."""
+    for node in graph.nodes:
+        if node.target is cond or node.target is while_loop:
+            yield node
