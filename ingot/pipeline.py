@@ -198,7 +198,8 @@ def build_control_flow(
             inside = Log(aten=graph)
             log.inside += [inside]
             programs.append(build(graph, inside, options, hints).program)
-        compiled = node.meta["compiled"] = Compiled(op, control_call(op.__name__, programs))
+        call = control_call(op.__name__, programs, op.parameters)
+        compiled = node.meta["compiled"] = Compiled(op, call)
         integers = *op.integers_among(sizes, fakes), *map(to_expr, symbols)  # type: ignore[arg-type]
         node.args = (compiled.number, *others, tensors, integers)
 

@@ -29,14 +29,17 @@ from ingot.capture.regions import (
     with_leaves,
 )
 from ingot.capture.sources import ConstSource
+from ingot.capture.values.autograd_functions import may_have_gradient
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.functions import FunctionValue
-from ingot.capture.values.sequences import TupleValue
+from ingot.capture.values.sequences import ListValue, TupleValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.tensor_lists import is_tracked
 from ingot.graph.ambient import Modes
-from ingot.graph.control_ops import Cond, Look, WhileLoop
+from ingot.graph.control_ops import Cond, Look, Scan, WhileLoop
+from ingot.graph.geometry import contiguous
 from ingot.graph.nodes import fake_result
 from ingot.graph.symbols import to_expr
 from ingot.torch_private import tree_leaves, tree_map, tree_map_only
@@ -199,14 +202,6 @@ def _as_loop(session: Session, cond_fn: Value, body_fn: Value, carried: Value) -
     return with_leaves(carried, recorder.add(session, op, [*initial, *tensors], integers))
 
 
-@_replaces("torch._higher_order_ops.map.map")
-def map_(f: Any, xs: Any, *args: Any) -> Any:
-    results = []
-    for k in range(tree_leaves(xs)[0].shape[0]):
-        results.append(f(tree_map(itemgetter(k), xs), *args))
-    return tree_map(lambda *slices: torch.stack(slices), *results)
-
-
 @_replaces("torch._higher_order_ops.foreach_map.foreach_map")
 def foreach_map(op: Any, *operands: Any) -> Any:
     columns, is_mapped = [], False
@@ -332,5 +327,117 @@ def scan(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     if "dim" in kwargs and session.known(kwargs["dim"]) != 0:
         # along which dimension the results are stacked then is another matter in each torch
         raise session.unsupported("whole-function", "scan() along another dimension than the first")
-    function: Any = _scan
-    return session.inline(_outside(session, function), args, kwargs)
+    bound = _arguments(session, _scan, args, kwargs)
+    xs = session.deep(bound["xs"])
+    if not _is_long(xs):
+        return session.inline(_outside(session, _scan), (), {**bound, "xs": xs})
+    is_reversed = session.truth(bound.get("reverse", ConstantValue(False)))
+    init = session.deep(bound["init"])
+    return _scanned(session, bound["combine_fn"], init, xs, is_reversed=is_reversed)
+
+
+@means("torch._higher_order_ops.map.map", how=How.UNREALIZED)
+def map_(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    if kwargs or len(args) < 2 or not _is_long(xs := session.deep(args[1])):
+        return session.inline(_outside(session, _map), args, kwargs)
+    return _scanned(session, args[0], None, xs, list(args[2:]))
+
+
+def _map(f: Any, xs: Any, *args: Any) -> Any:
+    results = []
+    for k in range(tree_leaves(xs)[0].shape[0]):
+        results.append(f(tree_map(itemgetter(k), xs), *args))
+    return tree_map(lambda *slices: torch.stack(slices), *results)
+
+
+_MOST_SLICES = 64
+"""Slices up to which a body is taken once for each: one kernel then does the work of several."""
+
+
+def _is_long(xs: Value) -> bool:
+    """Whether there are many slices, or it is not known how many."""
+    while isinstance(xs, (ListValue, TupleValue, DictValue)):
+        items = list(xs.entries.values()) if isinstance(xs, DictValue) else xs.items
+        if not items:
+            return False
+        xs = items[0]
+    if not isinstance(xs, TensorValue) or xs.fake.dim() == 0:
+        return False
+    length = to_expr(xs.fake.shape[0]).constant
+    return length is None or length > _MOST_SLICES
+
+
+def _scanned(
+    session: Session,
+    function: Value,
+    init: Value | None,
+    xs: Value,
+    others: Sequence[Value] = (),
+    is_reversed: bool = False,
+) -> Value:
+    """A scan as a node of the graph; a map, where there is no state."""
+    recorder, state = session.graph, list[TensorValue]()
+    if init is not None:
+        state = _dense(session, leaves(session, init))
+    mapped = _dense(session, leaves(session, xs))
+    slices = []
+    for tensor in mapped:
+        slices.append(session.call_method("select", tensor, _FIRST, _FIRST))
+    recorder.modes.reach(recorder.graph, session.where)
+    begun = recorder.begin_part(session, [*state, *slices])
+    for argument in begun.tangents:
+        # the state may, from the second step on
+        if torch.is_grad_enabled() and may_have_gradient(argument):
+            argument.fake.requires_grad_()
+    count, arguments = len(state), [with_leaves(xs, begun.tangents[len(state) :])]
+    if init is not None:
+        arguments.insert(0, with_leaves(init, begun.tangents))
+    region = region_of(session, function, [*arguments, *others], begun.tangents)
+    rows = region.result
+    if init is not None:
+        rows = _rows_behind(session, region.result, init)
+    if _looks(region.tensors[:count]) != _looks(begun.tangents[:count]):
+        raise refused(session, "gives a state of other sizes, strides or types")
+    if not all(map(_lies_in_order, _fakes(region.tensors[count:]))):
+        raise refused(session, "gives results with gaps, or of another order in memory")
+    nodes = [*map(node_of, state), *map(node_of, mapped)]
+    tensors, integers = read_by(session, nodes[0], (region,))
+    graph = graph_of(region, tensors, integers)
+    take_out(session, (region,))
+    recorder.drop_part(session, begun)
+    length = mapped[0].fake.shape[0]
+    looks = list(map(Look.of, _fakes(region.tensors)))
+    op = Scan(graph, looks, recorder.context, Modes.now(), count, len(mapped), length, is_reversed)
+    op.results = (*looks[:count], *map(op.stacked, looks[count:]))
+    results = recorder.add(session, op, [*nodes, *tensors], integers)
+    stacked = with_leaves(rows, results[count:])
+    if init is None:
+        return stacked
+    return TupleValue([with_leaves(init, results), stacked], tuple)
+
+
+_FIRST = ConstantValue(0)
+
+
+def _lies_in_order(fake: torch.Tensor) -> bool:
+    """Whether its strides are those of a new tensor."""
+    return list(map(to_expr, fake.stride())) == list(map(to_expr, contiguous(fake.shape)))
+
+
+def _dense(session: Session, tensors: Iterable[TensorValue]) -> list[TensorValue]:
+    """The tensors with their elements in order, without gaps."""
+    results = []
+    for tensor in tensors:
+        dense = session.call_method("contiguous", tensor)
+        assert isinstance(dense, TensorValue)
+        results.append(dense)
+    return results
+
+
+def _rows_behind(session: Session, result: Value, init: Value) -> Value:
+    """What is stacked, of a body that gives the next state and that."""
+    if isinstance(result, (ListValue, TupleValue)) and len(result.items) == 2:
+        state, rows = result.items
+        if look_of_tree(state) == look_of_tree(init):
+            return rows
+    raise refused(session, "gives a state of another structure")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 
-node_of = attrgetter("fx_node")
+node_of, fake_of = attrgetter("fx_node"), attrgetter("fake")
 _VERSION = attrgetter("_version")
 
 
@@ -72,7 +72,7 @@ def region_of(
     """
     recorder = session.graph
     recorder.modes.reach(recorder.graph, session.where)
-    before, watch = recorder.last, _Watch(session, [function, *args])
+    before, watch = recorder.last, _Watch(session, [function, *args], arguments)
     try:
         result = session.deep(session.call(session.realize(function), list(args), {}))
     except (Raised, EagerRaises) as error:
@@ -212,12 +212,14 @@ def take_out(session: Session, regions: Iterable[Region]) -> None:
 class _Watch:
     """What a call may not change: what it may not have done can be seen by comparing."""
 
-    def __init__(self, session: Session, roots: Sequence[Value]) -> None:
+    def __init__(
+        self, session: Session, roots: Sequence[Value], arguments: Sequence[TensorValue]
+    ) -> None:
         self.session, self.roots, self.changed = session, roots, list(session.effects.values())
         self.mark, self.modes = session.effects.mark(), Modes.now()
         self.entered_at = session.graph.modes.entered_at
         self.counts = self._counts()
-        fakes = _fakes(session)
+        fakes = [*_fakes(session), *map(fake_of, arguments)]
         self.versions = dict(zip(fakes, map(_VERSION, fakes)))
         self.contents = _contents(session, self.roots, self.changed)
         if peek_interpreter_stack() is not None:

@@ -1,12 +1,13 @@
-"""Branches and loops that data decide, as nodes of a graph.
+"""Branches that data decide, and loops, as nodes of a graph.
 
-Capture gives two graphs of the same inputs: the branches of a `cond`, or the condition and the body
-of a `while_loop`. A node with them is an op, of which the graphs are compiled by themselves and
-called by native code. What the op gives is known from the capture.
+Capture gives graphs of the same inputs: the branches of a `cond`, the condition and the body of a
+`while_loop`, or the body of a `scan`. A node with them is an op, of which the graphs are compiled
+by themselves and called by native code. What the op gives is known from the capture.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import weakref
@@ -21,15 +22,19 @@ from ingot.graph.ambient import Modes, preserved
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.differentiation import SetModes, gradients_of, leaf_of, without_autocast
 from ingot.graph.fake_context import FakeContext
-from ingot.graph.fakes import FakeTensor, fakes_in, requires_grad
+from ingot.graph.fakes import FakeTensor, fakes_in, new_fake, requires_grad
 from ingot.graph.geometry import contiguous
 from ingot.graph.meta.basis import tensors_in
 from ingot.graph.nodes import add_call, fake_result, placeholders_of
 from ingot.graph.symbols import to_expr
 from ingot.graph.tracing import trace
 from ingot.loops.expr import Symbol
-from ingot.sequences import at
-from ingot.torch_private import AutoDispatchBelowAutograd, disable_current_modes
+from ingot.sequences import are_present, at
+from ingot.torch_private import (
+    AutoDispatchBelowAutograd,
+    DisableTorchDispatch,
+    disable_current_modes,
+)
 
 
 class Look(NamedTuple):
@@ -49,7 +54,7 @@ class Look(NamedTuple):
 
 
 class ControlFlow:
-    """Two captured graphs, and what an op with them gives.
+    """Captured graphs, and what an op with them gives.
 
     The graphs take the same tensors, and behind them the same integers. They were captured in some
     `modes`, with the fakes and size symbols of a `context`.
@@ -60,7 +65,7 @@ class ControlFlow:
 
     def __init__(
         self,
-        graphs: tuple[GraphModule, GraphModule],
+        graphs: tuple[GraphModule, ...],
         results: Sequence[Look],
         context: FakeContext,
         modes: Modes,
@@ -73,13 +78,22 @@ class ControlFlow:
         """The integers that the graphs take: programs take size symbols behind them."""
         return sizes[: len(placeholders_of(self.graphs[0].graph)) - len(tensors)]
 
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        """What native code is told beside the programs."""
+        return ()
+
+    def seen_inside(self, tensors: Sequence[Tensor]) -> list[Any]:
+        """What the graphs are given for the op's tensors, which are fakes."""
+        return list(tensors)
+
     def traced(self, tensors: Sequence[Tensor]) -> tuple[list[AtenGraph], list[torch.SymInt]]:
         """Its graphs as ATen graphs for some fakes, and the integers that these take last.
 
         They are the size symbols that are part of the inputs and results, so that a graph knows
         them all.
         """
-        inputs = list[Any](tensors)
+        inputs = self.seen_inside(tensors)
         for node in placeholders_of(self.graphs[0].graph)[len(inputs) :]:
             inputs.append(fake_result(node))
         symbols: dict[Symbol, None] = {}
@@ -152,8 +166,7 @@ class Cond(ControlFlow):
             graphs = self._vjp(first, wanted), self._vjp(second, wanted)
             looks = []
             for node in at(placeholders_of(first.graph), wanted):
-                fake = fake_result(node)
-                looks.append(Look(tuple(fake.shape), contiguous(fake.shape), fake.dtype))
+                looks.append(_dense(fake_result(node)))
             known = Cond(graphs, looks, self.context, self.modes._replace(grad=True))
             self._gradients[wanted] = known
             if isinstance(inputs[0], FakeTensor):
@@ -170,10 +183,8 @@ class Cond(ControlFlow):
             copies[node] = _placeholder(graph, node.name, fake_result(node))
         tangents: list[Node] = []
         for look in filter(differentiable, self.results):
-            with self.context:
-                like = torch.empty_strided(look.sizes, look.strides, dtype=look.dtype)
-            name = f"tangent_{len(placeholders) + len(tangents)}"
-            tangents.append(_placeholder(graph, name, like))
+            like = _Sliced(look.sizes, look.dtype)
+            tangents.append(_fresh(graph, f"tangent_{len(placeholders) + len(tangents)}", like))
         for node in placeholders[count:]:
             copies[node] = _placeholder(graph, node.name, fake_result(node))
         given = at(copies, at(placeholders, wanted))
@@ -205,6 +216,216 @@ class WhileLoop(ControlFlow):
         return tuple(while_loop(self.number, list(tensors), list(sizes)))
 
 
+class Scan(ControlFlow):
+    """The body of a scan over slices of tensors along their first dimension.
+
+    Of the tensors the first `carried` are the state, the next `mapped` are those with the slices.
+    The body gives the next state, then what is stacked. All slices are as many as `length` says;
+    they are taken from the last one on if the scan is `reversed`.
+    """
+
+    __name__ = "scan"
+
+    def __init__(
+        self,
+        graph: GraphModule,
+        results: Sequence[Look],
+        context: FakeContext,
+        modes: Modes,
+        carried: int,
+        mapped: int,
+        length: Any,
+        is_reversed: bool,
+    ) -> None:
+        super().__init__((graph,), results, context, modes)
+        self.carried, self.mapped = carried, mapped
+        self.length, self.is_reversed = length, is_reversed
+        self._gradients: dict[tuple[int, ...], Scan] = {}
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        dtypes = tuple(map(operator.attrgetter("dtype"), self.results[self.carried :]))
+        return self.carried, self.mapped, self.is_reversed, dtypes
+
+    def seen_inside(self, tensors: Sequence[Tensor]) -> list[Any]:
+        state, mapped, others = self.split(tensors)
+        slices = []
+        with DisableTorchDispatch():
+            for fake in mapped:
+                slices.append(new_fake(fake.shape[1:], fake, strides=fake.stride()[1:]))
+        return [*state, *slices, *others]
+
+    def split(self, items: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """The state, what the slices are of, and the other operands."""
+        behind = self.carried + self.mapped
+        return list(items[: self.carried]), list(items[self.carried : behind]), list(items[behind:])
+
+    def __call__(self, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> tuple[Tensor, ...]:
+        """The last state, and the stacked results."""
+        if torch.is_grad_enabled() and any(map(requires_grad, tensors)):
+            results = _DifferentiableScan.apply(self, sizes, *tensors)
+            return results[: len(self.results)]  # type: ignore[no-any-return]
+        return self.run(tensors, sizes)
+
+    def run(self, tensors: Sequence[Tensor], sizes: Sequence[Any]) -> tuple[Tensor, ...]:
+        return tuple(scan(self.number, list(tensors), list(sizes)))
+
+    @functools.cached_property
+    def recording(self) -> Scan:
+        """The same scan, which stacks the state before each step as well."""
+        graph, copies = Graph(), dict[Node, Node]()
+        (module,) = self.graphs
+        placeholders = placeholders_of(module.graph)
+        for node in placeholders:
+            copies[node] = _placeholder(graph, node.name, fake_result(node))
+        outputs: Any = graph.graph_copy(module.graph, copies)
+        state = at(copies, placeholders[: self.carried])
+        graph.output((*outputs, *state))
+        looks = [*self.results, *map(self.stacked, self.results[: self.carried])]
+        return self.like(GraphModule(module, graph), looks, self.carried, self.mapped)
+
+    def like(
+        self,
+        graph: GraphModule,
+        looks: Sequence[Look],
+        carried: int,
+        mapped: int,
+        goes_back: bool = False,
+    ) -> Scan:
+        """Another scan of as many steps, in the other order if it `goes_back`."""
+        is_reversed = self.is_reversed is not goes_back
+        modes = self.modes._replace(grad=True)
+        return Scan(graph, looks, self.context, modes, carried, mapped, self.length, is_reversed)
+
+    def stacked(self, look: Look) -> Look:
+        """The look of tensors of this look, stacked."""
+        sizes = (self.length, *look.sizes)
+        return Look(sizes, contiguous(sizes), look.dtype)
+
+    def gradients(self, wanted: tuple[int, ...], inputs: Sequence[Tensor]) -> Scan:
+        """The gradients of the tensors at some positions, as a scan in the other order.
+
+        Its state are the tangents of the state, and sums for the wanted ones of the other operands.
+        Its slices are of the state before each step, of what this scan goes over, and of the
+        tangents of what it stacked. Behind these come the other operands.
+        """
+        known = self._gradients.get(wanted)
+        if known is None:
+            known = self._gradients[wanted] = self._backward(wanted)
+            if isinstance(inputs[0], FakeTensor):
+                known.traced(inputs)  # what that asks of sizes becomes a guard in time
+        return known
+
+    def _backward(self, wanted: tuple[int, ...]) -> Scan:
+        (module,) = self.graphs
+        nodes = placeholders_of(module.graph)
+        count = len(tensors_in(list(map(fake_result, nodes))))
+        state, slices, others = self.split(nodes[:count])
+        places = dict(zip(nodes, itertools.count()))
+        sums = list(filter(lambda node: places[node] in wanted, others))
+        wanted_slices = list(filter(lambda node: places[node] in wanted, slices))
+        followed = list(itertools.compress(state, map(differentiable, self.results)))
+        graph, copies = Graph(), dict[Node, Node]()
+        tangents = []
+        for node in followed:
+            tangents.append(_fresh(graph, f"tangent_of_{node.name}", fake_result(node)))
+        before = []
+        for node in sums:
+            before.append(_fresh(graph, f"sum_for_{node.name}", fake_result(node)))
+        for node in (*state, *slices):
+            copies[node] = _placeholder(graph, node.name, fake_result(node))
+        stacked = list(filter(differentiable, self.results[self.carried :]))
+        for k, look in enumerate(stacked):
+            like = _Sliced(look.sizes[1:], look.dtype)
+            tangents.append(_fresh(graph, f"tangent_{len(nodes) + k}", like))
+        for node in (*others, *nodes[count:]):
+            copies[node] = _placeholder(graph, node.name, fake_result(node))
+        by = [*followed, *wanted_slices, *sums]
+        given = at(copies, by)
+        leaves = []
+        for node in by:
+            copies[node] = _call(graph, leaf_of, copies[node])
+            leaves.append(copies[node])
+        outputs: Any = graph.graph_copy(module.graph, copies)
+        heads = list(itertools.compress(outputs, map(differentiable, self.results)))
+        _call(graph, SetModes(without_autocast(self.modes._replace(grad=True))))
+        results = []
+        gradients = _call(graph, gradients_of, heads, leaves, tangents, given)
+        for k in range(len(by)):
+            results.append(_call(graph, operator.getitem, gradients, k))
+        of_sums = results[len(by) - len(sums) :]
+        totals = []
+        for total, gradient in zip(before, of_sums):
+            totals.append(_call(graph, torch.add, total, gradient))
+        of_slices = results[len(followed) : len(by) - len(sums)]
+        graph.output((*results[: len(followed)], *totals, *of_slices))
+        looks = []
+        for node in (*followed, *sums):
+            looks.append(_dense(fake_result(node)))
+        for node in wanted_slices:
+            looks.append(self.stacked(_dense(fake_result(node))))
+        mapped = len(state) + len(slices) + len(stacked)
+        return self.like(
+            GraphModule(module, graph), looks, len(followed) + len(sums), mapped, goes_back=True
+        )
+
+
+class _Sliced(NamedTuple):
+    """Stands for a fake of these sizes."""
+
+    shape: tuple[Any, ...]
+    dtype: torch.dtype
+
+
+class _DifferentiableScan(torch.autograd.Function):
+    """A `Scan` whose gradients are another one, in the other order.
+
+    The states before all steps are results too, since second derivatives depend on them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, op: Scan, sizes: Any, *tensors: Tensor) -> Any:  # type: ignore[override]
+        results = op.recording.run(tensors, sizes)
+        ctx.op, ctx.sizes = op, sizes
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*results[len(op.results) :], *tensors)
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor | None) -> Any:  # type: ignore[override]
+        op, saved = ctx.op, ctx.saved_tensors
+        if any(are_present(given[len(op.results) :])):
+            op = op.recording
+        tangents = []
+        for tangent, look in zip(given, op.results):
+            if tangent is None:
+                tangent = torch.zeros(look.sizes, dtype=look.dtype)
+            tangents.append(tangent)
+        history, tensors = saved[: op.carried], saved[op.carried :]
+        wanted = tuple(itertools.compress(range(len(tensors)), ctx.needs_input_grad[2:]))
+        _, mapped, others = op.split(tensors)
+        dense = functools.partial(torch.clone, memory_format=torch.contiguous_format)
+        incoming = list(map(dense, tangents))
+        is_followed = list(map(differentiable, op.results))
+        last = list(itertools.compress(incoming[: op.carried], is_followed))
+        stacked = list(itertools.compress(incoming[op.carried :], is_followed[op.carried :]))
+        first = op.carried + op.mapped
+        sums = []
+        for k in wanted:
+            if k >= first:
+                sums.append(dense(torch.zeros_like(tensors[k])))
+        inputs = [*last, *sums, *history, *mapped, *stacked, *others]
+        found = iter(op.gradients(wanted, inputs)(inputs, ctx.sizes))
+        results: list[Tensor | None] = [None] * len(tensors)
+        for k in itertools.compress(range(op.carried), is_followed):
+            results[k] = next(found)
+        # those of operands come before those of slices
+        for k in sorted(wanted, key=first.__gt__):
+            if k >= op.carried:
+                results[k] = next(found)
+        return None, None, *results
+
+
 class _Differentiable(torch.autograd.Function):
     """A `Cond` whose gradients are another one, of the same predicate."""
 
@@ -229,6 +450,19 @@ class _Differentiable(torch.autograd.Function):
 
 def differentiable(look: Look) -> bool:
     return look.is_differentiable
+
+
+def _dense(fake: Any) -> Look:
+    """The look of what is like a fake, without gaps."""
+    sizes = tuple(fake.shape)
+    return Look(sizes, contiguous(sizes), fake.dtype)
+
+
+def _fresh(graph: Graph, name: str, like: Any) -> Node:
+    """A placeholder of a tensor like a fake, without gaps."""
+    with DisableTorchDispatch():
+        meta = torch.empty(tuple(like.shape), dtype=like.dtype, device="meta")
+    return _placeholder(graph, name, FakeTensor(meta, torch.device("cpu")))
 
 
 def _placeholder(graph: Graph, name: str, value: Any) -> Node:
@@ -277,6 +511,7 @@ def call_of(number: int) -> Callable[..., Any]:
 _library = torch.library.Library("ingot", "FRAGMENT")
 _library.define("cond(int number, Tensor predicate, Tensor[] tensors, SymInt[] sizes) -> Tensor[]")
 _library.define("while_loop(int number, Tensor[] tensors, SymInt[] sizes) -> Tensor[]")
+_library.define("scan(int number, Tensor[] tensors, SymInt[] sizes) -> Tensor[]")
 
 
 def _cond(number: int, predicate: Tensor, tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
@@ -301,8 +536,30 @@ def _while_loop(number: int, tensors: list[Tensor], sizes: list[int]) -> list[Te
     return state
 
 
+def _scan(number: int, tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
+    """The op in eager."""
+    op: Any = control_flow(number)
+    state, mapped, others = op.split(tensors)
+    others += op.integers_among(sizes, tensors)
+    steps = range(mapped[0].shape[0])
+    results = []
+    for k in reversed(steps) if op.is_reversed else steps:
+        state, row = _step(op, [*state, *[tensor[k] for tensor in mapped], *others])
+        results.append(row)
+    if op.is_reversed:
+        results.reverse()
+    return [*state, *map(torch.stack, zip(*results))]
+
+
+def _step(op: Scan, inputs: list[Any]) -> tuple[list[Tensor], list[Tensor]]:
+    """The next state, and what is stacked."""
+    outputs = list(op.graphs[0](*inputs))
+    return outputs[: op.carried], outputs[op.carried :]
+
+
 cond = torch.ops.ingot.cond.default
 while_loop = torch.ops.ingot.while_loop.default
+scan = torch.ops.ingot.scan.default
 
 
 def _above_autograd(op: Any, run: Callable[..., list[Tensor]]) -> Callable[..., list[Tensor]]:
@@ -317,7 +574,7 @@ def _above_autograd(op: Any, run: Callable[..., list[Tensor]]) -> Callable[..., 
     return kernel
 
 
-for _op, _run in ((cond, _cond), (while_loop, _while_loop)):
+for _op, _run in ((cond, _cond), (while_loop, _while_loop), (scan, _scan)):
     _name = _op.name().partition("::")[2]
     _library.impl(_name, _run, "CPU")
     _library.impl(_name, _above_autograd(_op, _run), "Autograd")
@@ -326,5 +583,5 @@ for _op, _run in ((cond, _cond), (while_loop, _while_loop)):
 def control_nodes(graph: Graph) -> Iterator[Node]:
     """The nodes of an ATen graph that are such ops; their last arguments are tensors and sizes."""
     for node in graph.nodes:
-        if node.target is cond or node.target is while_loop:
+        if node.target in (cond, while_loop, scan):
             yield node

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ingot.graph.control_ops import call_of, cond, control_flow, while_loop
+from ingot.graph.control_ops import call_of, cond, control_flow, scan, while_loop
 from ingot.graph.meta.basis import fresh
 from ingot.loops.lowering.rules import LibraryCall
 from ingot.ops.op import op
@@ -40,6 +40,7 @@ OPS = (
     op(
         cond,
         while_loop,
+        scan,
         meta=as_captured,
         may_raise=may_end_otherwise,
         library=LibraryCall(direct=_called),

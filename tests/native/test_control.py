@@ -94,3 +94,50 @@ def test_an_endless_loop_is_interrupted(add: _native.Program) -> None:
     with pytest.raises(KeyboardInterrupt):
         endless(X)
     assert time.monotonic() - begin < 30
+
+
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_a_scan_runs_its_body_for_each_slice(is_reversed: bool) -> None:
+    def body(state: Tensor, x: Tensor, weight: Tensor) -> Any:
+        return state * 0.5 + x * weight, state + x
+
+    state, rows, weight = torch.zeros(4), torch.randn(9, 8)[2:, 4:], torch.randn(4)
+    scan = _native.Scan(program(body, state, rows[0].clone(), weight), 1, 1, is_reversed, FLOAT)
+    last, stacked = scan(state, rows, weight)
+    expected: list[Any] = [None] * len(rows)
+    for k in reversed(range(7)) if is_reversed else range(7):
+        state, expected[k] = body(state, rows[k], weight)
+    torch.testing.assert_close((last, stacked), (state, torch.stack(expected)))
+    assert stacked.stride() == (4, 1) and str(scan) == "scan"
+
+
+FLOAT = (torch.float32,)
+
+
+def test_wrong_scans_are_errors(add: _native.Program) -> None:
+    over = _native.Scan(add, 0, 1, False, FLOAT)
+    (stacked,) = over(torch.zeros(2, 4))
+    assert torch.equal(stacked, torch.ones(2, 4))
+    with pytest.raises(RuntimeError, match="over nothing"):
+        over(torch.zeros(0, 4))
+    with pytest.raises(RuntimeError, match="over nothing"):
+        over(torch.tensor(1.0))
+    with pytest.raises(TypeError, match="lacks its state"):
+        over()
+    with pytest.raises(ValueError, match="what is stacked"):
+        _native.Scan(add, 1, 1, False, FLOAT)
+    with pytest.raises(ValueError, match="what is stacked"):
+        _native.Scan(add, 1, 0, False, ())
+    two = _native.Scan(program(lambda x, y: x + y, X, X + 1), 0, 2, False, FLOAT)
+    with pytest.raises(RuntimeError, match="different lengths"):
+        two(torch.zeros(3, 4), torch.zeros(2, 4))
+
+
+def test_scans_without_native_windows_are_the_same(add: _native.Program) -> None:
+    over, rows = _native.Scan(add, 0, 1, False, FLOAT), torch.randn(5, 4)
+    _native._force_slow_allocation(True)
+    try:
+        (stacked,) = over(rows)
+    finally:
+        _native._force_slow_allocation(False)
+    assert torch.equal(stacked, rows + 1)
