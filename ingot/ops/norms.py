@@ -66,6 +66,20 @@ def _weighted(x: Tensor, weight: Tensor | None, shape: Sequence[Any] | None = No
     return x * widened(weight).view(shape)
 
 
+def _shifted(x: Tensor, bias: Tensor | None, shape: Sequence[Any] | None = None) -> Tensor:
+    """`x` plus a bias, which may be seen in another shape.
+
+    Where there is none, eager's kernels for CPUs add 0, and -0.0 becomes 0.
+    """
+    if bias is None:
+        if x.device.type != "cpu":
+            return x
+        return x + 0.0
+    if shape is None:
+        return x + widened(bias)
+    return x + widened(bias).view(shape)
+
+
 def layer_norm(
     x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Any:
@@ -75,9 +89,7 @@ def layer_norm(
     wide = widened(x)
     mean, variance = _moments_of(wide, list(range(-len(shape), 0)))
     scale = torch.rsqrt(variance + eps)
-    y = _weighted((wide - mean) * scale, weight)
-    if bias is not None:
-        y = y + widened(bias)
+    y = _shifted(_weighted((wide - mean) * scale, weight), bias)
     return y.to(x.dtype), mean.to(stats), scale.to(stats)
 
 
@@ -98,9 +110,9 @@ def group_norm(
     mean, variance = _moments_of(wide, [2, 3])
     scale = torch.rsqrt(variance + eps)
     shape = (1, groups, channels // groups, 1)
-    y = _weighted((wide - mean) * scale, weight, shape)
-    if bias is not None:
-        y = y + widened(bias).view(shape)
+    y = (wide - mean) * scale
+    if weight is not None or bias is not None:
+        y = _shifted(_weighted(y, weight, shape), bias, shape)
     return (
         y.reshape(x.shape).to(x.dtype),
         mean.view(n, groups).to(stats),
@@ -152,7 +164,7 @@ def _scaled_and_shifted(
     """(x - mean) * scale * weight + bias as one multiplication and one addition per element."""
     factor = _weighted(scale, weight)
     if bias is None:
-        offset = -mean * factor
+        offset = 0.0 - mean * factor
     else:
         offset = widened(bias) - mean * factor
     return (widened(x) * _per_channel(factor, x.dim()) + _per_channel(offset, x.dim())).to(x.dtype)
