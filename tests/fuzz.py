@@ -1,7 +1,7 @@
 """Random programs by the thousand, on all cores: `python -m tests.fuzz KIND COUNT [FIRST] [--jobs
 N]`.
 
-Kinds: python, programs and shapes; `KINDS` has their modules. A piece of the seeds is a
+Kinds: python, programs, shapes and control; `KINDS` has their modules. A piece of the seeds is a
 process of its own, so a crash or a hang is a failure of that piece alone. Prints each failure as it
 comes and the figures at the end; exits with 1 if there is any.
 """
@@ -21,6 +21,7 @@ KINDS = {
     "python": ("tests.test_random_python", "--backend", "ingot"),
     "programs": ("tests.random_programs_mixed",),
     "shapes": ("tests.test_random_shapes",),
+    "control": ("tests.random_control",),
 }
 PIECE = 50  # seeds in a process
 PATIENCE = 900.0  # seconds that a piece may take before it is said to hang

@@ -168,9 +168,9 @@ def read_by(
     code for what they do together."""
     if session.graph.autograd:
         raise refused(session, "is given to a backend of the user's")
-    tensors: dict[fx.Node, None] = {decider: None}
+    tensors: dict[fx.Node, None] = {}
     integers: dict[fx.Node, None] = {}
-    devices = set()
+    devices = {fake_result(decider).device.type}
     for region in regions:
         for node in region.reads:
             is_tensor = isinstance(fake_result(node), Tensor)
@@ -181,7 +181,6 @@ def read_by(
                 devices.add(fake.device.type)
     if devices != {"cpu"}:
         raise refused(session, "computes on a GPU")
-    del tensors[decider]
     return list(tensors), list(integers)
 
 
