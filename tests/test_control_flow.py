@@ -318,6 +318,18 @@ def test_a_loop_that_never_runs_copies_its_state() -> None:
     assert torch.equal(result, X) and result.data_ptr() != X.data_ptr()
 
 
+@torch.inference_mode()
+def test_inference_mode() -> None:
+    compiled = ingot.compile(BRANCHES["two"], fullgraph=True)
+    for x in (ROWS.clone(), -ROWS):
+        found = compiled(x, torch.cond, while_loop)
+        torch.testing.assert_close(found, BRANCHES["two"](x, python_cond, python_loop))
+        assert found.is_inference()
+    written = lambda x: torch.cond(x.sum() > 0, lambda: x.clone().add_(1), lambda: x * 2)  # noqa: E731
+    with pytest.raises(ingot.GraphBreakError, match="writes tensors of inference mode"):
+        ingot.compile(written, fullgraph=True)(ROWS.clone())
+
+
 def test_second_derivatives() -> None:
     def chosen(x: Tensor, cond: Any) -> Tensor:
         result: Tensor = cond(x.sum() > 0, lambda x: x.sin() * x, lambda x: x.exp(), (x,))

@@ -218,8 +218,12 @@ class _Watch:
         self.mark, self.modes = session.effects.mark(), Modes.now()
         self.entered_at = session.graph.modes.entered_at
         self.counts = self._counts()
-        fakes = [*_fakes(session), *map(fake_of, arguments)]
+        fakes = list(map(fake_of, arguments))
+        for fake in _fakes(session):
+            if not fake.is_inference():  # which have no version
+                fakes.append(fake)
         self.versions = dict(zip(fakes, map(_VERSION, fakes)))
+        self.wrote, session.graph.writes = session.graph.writes, False
         self.contents = _contents(session, self.roots, self.changed)
         if peek_interpreter_stack() is not None:
             raise refused(session, "is called inside of a transform")
@@ -243,8 +247,13 @@ class _Watch:
         for fake, version in self.versions.items():
             if fake._version != version:
                 raise refused(session, "writes what was there before")
+        recorder = session.graph
+        if recorder.writes and torch.is_inference_mode_enabled():
+            raise refused(session, "writes tensors of inference mode")
+        recorder.writes |= self.wrote
         for fake in _fakes(session):  # one from outside may have been met inside first
-            if fake.is_outside and fake._version and fake not in self.versions:
+            is_known = fake in self.versions or fake.is_inference()
+            if fake.is_outside and not is_known and fake._version:
                 raise refused(session, "writes what was there before")
         if Modes.now() != self.modes or session.graph.modes.entered_at != self.entered_at:
             raise refused(session, "sets a mode")
