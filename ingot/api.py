@@ -54,7 +54,8 @@ def compile(  # noqa: A001 - the field's name for it
         "max-autotune" does so and chooses how products are computed by measuring,
         "max-autotune-no-cudagraphs" does only that.
     options: {"numerics": "eager" or "fast", "freeze": False or True, "specialize": False or True};
-        for another backend than Ingot's, whatever that takes.
+        for another backend than Ingot's, whatever that takes. For any, "guard_filter_fn": a
+        function that says which guards are checked.
     name: what reports call it, in place of its own name.
     disable: return `fn` as it is.
     recompile_limit: how often it may be compiled, for other facts each time; further calls run in
@@ -64,7 +65,8 @@ def compile(  # noqa: A001 - the field's name for it
         the same code.
 
     Raises TypeError or ValueError for an argument that is none of these. Errors of the program
-    itself are raised as in eager; `BackendError` is raised where a backend that you named fails.
+    itself are raised as in eager; `BackendError` is raised where a backend, or a
+    `guard_filter_fn`, that you named fails.
     """
     if not isinstance(disable, bool):
         raise TypeError(f"ingot.compile: disable must be a bool, not {shown(disable)}")

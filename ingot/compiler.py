@@ -28,6 +28,7 @@ from ingot.capture import (
     capture_continuation,
 )
 from ingot.capture.facts import operations_are_watched
+from ingot.capture.guard_filter import filter_guards
 from ingot.capture.guard_set import GuardSet, closest
 from ingot.capture.inner_calls import unwatched
 from ingot.capture.marks import why_disabled
@@ -273,7 +274,7 @@ class Compiler:
         if captured.break_ is not None:
             compilation.break_ = without_frames(captured.break_)
         target, built = self._compile_graph(compilation, captured, slots)
-        tree = _guard_tree(compilation, captured, slots)
+        tree = _guard_tree(compilation, captured, slots, self.options)
         replay = Replay.of(captured, built)
         if hot:
             from ingot.runtime.training import prepare_backward
@@ -456,7 +457,9 @@ class Replay(NamedTuple):
         return Replay(replays, handles, generators)
 
 
-def _guard_tree(compilation: Compilation, captured: Captured, slots: Args) -> GuardTree:
+def _guard_tree(
+    compilation: Compilation, captured: Captured, slots: Args, options: Options
+) -> GuardTree:
     """The guards of a compiled graph for the dispatcher. Raises Unsupported where they do not hold
     for the call itself."""
     guards = captured.guards
@@ -464,6 +467,9 @@ def _guard_tree(compilation: Compilation, captured: Captured, slots: Args) -> Gu
         captured.collect_shape_guards()  # those that later stages added
         captured.context.shapes.closed = True
         compilation.fixed_sizes += captured.fixed_marks()
+        if options.guard_filter_fn is not None:
+            sources = [graph_input.source for graph_input in captured.inputs]
+            filter_guards(guards, sources, slots, options.guard_filter_fn)
         tree = _tree_of(captured)
     # learns at once what a call looks like in which nothing has changed
     if tree.collect(slots) is None:

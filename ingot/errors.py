@@ -149,8 +149,8 @@ class RecompileError(IngotError, RuntimeError):
 
 
 class BackendError(IngotError):
-    """A backend that the user named failed, or broke its contract; its own error is `__cause__`.
-    The graph that it was given has not been run."""
+    """A backend or `guard_filter_fn` that the user named failed, or broke its contract; its own
+    error is `__cause__`. The graph that it was given has not been run."""
 
 
 class OutOfBounds(BaseException):

@@ -5,16 +5,43 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 NATIVE = "ingot"
 """The name of Ingot's own backend."""
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-KNOWN_OPTIONS: dict[str, tuple[Any, ...]] = {
-    "numerics": ("eager", "fast"),
-    "freeze": (False, True),
-    "specialize": (False, True),
+
+FILTER = "guard_filter_fn"
+"""The option that any backend takes: it is of capture."""
+
+
+class Setting(NamedTuple):
+    """What an option may be: one of the `choices`, or what `allows` says yes to."""
+
+    choices: tuple[Any, ...] = ()
+    allows: Callable[[Any], bool] = lambda value: False
+    text: str = ""
+
+    def refusal(self, value: Any) -> str | None:
+        """What is wrong with a value, for an error message; None if nothing is."""
+        is_choice = isinstance(value, (str, int)) and value in self.choices
+        if is_choice or self.allows(value):
+            return None
+        if self.choices:
+            return unknown(value, self.choices)
+        return f"{shown(value)}; {self.text}"
+
+
+def _is_function(value: Any) -> bool:
+    return value is None or callable(value)
+
+
+KNOWN_OPTIONS: dict[str, Setting] = {
+    "numerics": Setting(("eager", "fast")),
+    "freeze": Setting((False, True)),
+    "specialize": Setting((False, True)),
+    FILTER: Setting(allows=_is_function, text="a function of a list of guards, or None"),
 }
 
 
@@ -29,7 +56,8 @@ class Options:
     are chosen by measuring. `numerics` "fast" allows library kernels that are faster than eager's
     but round worse. `freeze` is the user's promise that parameters and buffers of modules do not
     change. `specialize` gives sizes that keep coming an entry of their own beside the one with
-    symbols, compiled in the background. `recompile_limit` is how many entries a function may have.
+    symbols, compiled in the background. `guard_filter_fn` says which guards are checked (see
+    `capture/guard_filter.py`). `recompile_limit` is how many entries a function may have.
     `isolation` is an object of one call of `compile` whose entries are not shared with others.
     """
 
@@ -40,6 +68,7 @@ class Options:
     numerics: str = "eager"
     freeze: bool = False
     specialize: bool = False
+    guard_filter_fn: Callable[..., Any] | None = None
     backend_options: Mapping[str, Any] | None = None
     recompile_limit: int | None = None
     isolation: object | None = None
@@ -90,17 +119,27 @@ class Options:
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"ingot.compile: options must be a dict, not {shown(options)}")
         limits = _checked_limits(recompile_limit, isolate_recompiles)
+        given = dict(options or {})
         if not (isinstance(backend, str) and backend == NATIVE):
-            # which options there are is the backend's affair
-            return Options(fullgraph, dynamic, backend, mode, backend_options=options, **limits)
-        for name, value in (options or {}).items():
-            if not (isinstance(name, str) and name in KNOWN_OPTIONS):
-                raise ValueError(f"ingot.compile: unknown option {unknown(name, KNOWN_OPTIONS)}")
-            if not (isinstance(value, (str, int)) and value in KNOWN_OPTIONS[name]):
-                raise ValueError(
-                    f"ingot.compile: option {name} may not be {unknown(value, KNOWN_OPTIONS[name])}"
-                )
-        return Options(fullgraph, dynamic, backend, mode, **(options or {}), **limits)
+            # which other options there are is the backend's affair
+            own = {FILTER: given.pop(FILTER, None)}
+            _check_settings(own)
+            if options is not None:
+                options = given
+            return Options(
+                fullgraph, dynamic, backend, mode, backend_options=options, **own, **limits
+            )
+        _check_settings(given)
+        return Options(fullgraph, dynamic, backend, mode, **given, **limits)
+
+
+def _check_settings(given: Mapping[Any, Any]) -> None:
+    for name, value in given.items():
+        if not (isinstance(name, str) and name in KNOWN_OPTIONS):
+            raise ValueError(f"ingot.compile: unknown option {unknown(name, KNOWN_OPTIONS)}")
+        refusal = KNOWN_OPTIONS[name].refusal(value)
+        if refusal is not None:
+            raise ValueError(f"ingot.compile: option {name} may not be {refusal}")
 
 
 def _checked_limits(recompile_limit: Any, isolate_recompiles: Any) -> dict[str, Any]:

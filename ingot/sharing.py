@@ -64,6 +64,8 @@ def share(code: CodeType, compiled: Compiled) -> None:
     options, captured = compiled.options, compiled.captured
     if options.freeze or options.replays or not options.is_native:
         return
+    if options.guard_filter_fn is not None:  # what tells functions apart may not be guarded
+        return
     _of_code.setdefault(code, weakref.WeakSet()).add(compiled)
     # what is behind a graph break belongs to the function that it was compiled for
     is_of_closures = code.co_flags & CO_NESTED and captured.break_ is None

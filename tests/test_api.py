@@ -219,7 +219,7 @@ class TestOptions:
             (
                 {"options": {"y": 1}},
                 ValueError,
-                "unknown option 'y'; one of numerics, freeze, specialize",
+                "unknown option 'y'; one of numerics, freeze, specialize, guard_filter_fn",
             ),
             (
                 {"options": {"numeric": "fast"}},

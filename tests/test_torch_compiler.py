@@ -306,6 +306,34 @@ def _(compile: Compile) -> Any:
     return [compile(function)(X) for function in (left, stepped, D.skip(skipped))]
 
 
+FILTERS = [name for name in C.__all__ if name.startswith(("keep_", "skip_"))]
+
+
+class Dropped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.by, self.dropout = 2.0, nn.Dropout(0.0)
+
+    def forward(self, x: torch.Tensor, n: int) -> torch.Tensor:
+        return self.dropout(x) * self.by * n
+
+
+@case(*FILTERS)
+def _(compile: Compile) -> Any:
+    results = []
+    for name in FILTERS:
+        C.reset()
+        module, options = Dropped(), {"guard_filter_fn": getattr(C, name)}
+        calls = compile(module, dynamic=False, options=options)
+        results.append(calls(X, 3))
+        results.append(calls(X, 4))
+        module.by = 5.0
+        results.append(calls(X, 4))
+        module.dropout.p = 1.0
+        results.append(calls(X, 4))
+    return results
+
+
 @case("wrap_numpy")
 def _(compile: Compile) -> Any:
     wrapped = C.wrap_numpy(lambda array: array * 2 + 1)

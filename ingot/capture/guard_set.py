@@ -148,6 +148,11 @@ class GuardSet:
             if guard.kind is not Kind.SHAPE:
                 self._guards.setdefault(_key(guard), guard)
 
+    def drop(self, guards: Iterable[Guard]) -> None:
+        """No longer states these facts."""
+        for guard in guards:
+            del self._guards[_key(guard)]
+
     # -- use ---------------------------------------------------------------------------------------
 
     def check_python(self, slots: Sequence[Any]) -> Guard | None:

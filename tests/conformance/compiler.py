@@ -27,7 +27,7 @@ OUTSIDE = {
     "precompile": "the same",
     "PrecompileError": "the same",
     "cudagraph_mark_warmup_incomplete": "of torch.compile's CUDA graphs",
-    "keep_portable_guards_unsafe": "a filter of torch.compile's guards",
+    "keep_portable_guards_unsafe": "a filter of guards",
     "keep_tensor_guards_unsafe": "the same",
     "skip_all_guards_unsafe": "the same",
     "skip_guard_on_all_nn_modules_unsafe": "the same",
