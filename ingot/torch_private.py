@@ -154,6 +154,11 @@ get_cublas_allow_fp16_accumulation = find("torch._C._get_cublas_allow_fp16_accum
 top_saved_tensors_default_hooks = find("torch._C._autograd._top_saved_tensors_default_hooks", ALL)
 pop_saved_tensors_default_hooks = find("torch._C._autograd._pop_saved_tensors_default_hooks", ALL)
 push_saved_tensors_default_hooks = find("torch._C._autograd._push_saved_tensors_default_hooks", ALL)
+saved_hooks_message = find(
+    "torch._C._autograd._saved_tensors_hooks_get_disabled_error_message", ALL
+)
+saved_hooks_disable = find("torch._C._autograd._saved_tensors_hooks_disable", ALL)
+saved_hooks_enable = find("torch._C._autograd._saved_tensors_hooks_enable", ALL)
 
 set_torchs_default_dtype = find("torch._C._set_default_dtype", ALL)
 attention_order = find("torch._C._get_sdp_priority_order", ALL)

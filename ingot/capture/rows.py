@@ -40,6 +40,7 @@ from ingot.capture.values import (  # noqa: F401
     outside_iterators,
     overriding,
     random_numbers,
+    saved_hooks,
     scalers,
     scripted,
     selected,

@@ -29,6 +29,9 @@ _MACHINERY_OF_AUTOGRAD = frozenset(
         "torch.autograd.graph",
     }
 )
+_OF_MODES = frozenset({"disable_saved_tensors_hooks"})
+"""Functions of these that only set a mode of the thread."""
+
 _INLINED_ALL_THE_SAME = frozenset(
     {
         "torch._functorch.vmap",  # see `ingot.capture.values.transforms`
@@ -69,7 +72,8 @@ def why_not_captured(function: FunctionType) -> str:
     if module in _TRANSFORMS and not function.__code__.co_qualname.startswith(_LEFT_TO_EAGER):
         return ""
     # within it, tensors are not what they seem
-    if module.startswith(_MACHINERY) or module in _MACHINERY_OF_AUTOGRAD:
+    is_of_autograd = module in _MACHINERY_OF_AUTOGRAD and function.__qualname__ not in _OF_MODES
+    if module.startswith(_MACHINERY) or is_of_autograd:
         return "runs functions in a way that is not captured"
     is_tool = module.startswith(_TOOLS) and not function.__qualname__.startswith("record_f")
     if function is torch.compile or is_tool:

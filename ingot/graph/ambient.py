@@ -28,6 +28,9 @@ from ingot.torch_private import (
     pop_torch_dispatch_stack,
     push_inference_mode,
     push_saved_tensors_default_hooks,
+    saved_hooks_disable,
+    saved_hooks_enable,
+    saved_hooks_message,
     set_grad_enabled,
     top_saved_tensors_default_hooks,
     vmap_decrement_nesting,
@@ -50,10 +53,13 @@ Change = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 class _Inside(threading.local):
-    """The contexts of inference mode that a thread has entered by `enter_inference_mode`."""
+    """The contexts of inference mode that a thread has entered by `enter_inference_mode`.
+
+    And whether there are hooks on saved tensors around what it compiles."""
 
     def __init__(self) -> None:
         self.contexts: list[Any] = []
+        self.has_hooks = False
 
 
 _inside = _Inside()
@@ -119,13 +125,16 @@ class Autocast(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """The modes at one point of a program. `autocast` has one entry for each of
-    AUTOCAST_DEVICES."""
+    """The modes at one point of a program.
+
+    `autocast` has one entry for each of AUTOCAST_DEVICES. `hooks_message` is what an error says
+    where the program puts up hooks on saved tensors, None if it may."""
 
     grad: bool
     autocast: tuple[Autocast, ...]
     autocast_cache: bool
     process: ProcessModes
+    hooks_message: str | None
 
     @staticmethod
     def now() -> Modes:
@@ -136,7 +145,7 @@ class Modes(NamedTuple):
                 Autocast(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
             )
         grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
-        return Modes(grad, tuple(autocast), cache, ProcessModes.now())
+        return Modes(grad, tuple(autocast), cache, ProcessModes.now(), saved_hooks_message())
 
     def changes(self, after: Modes) -> list[Change]:
         """The calls that lead from these modes to those."""
@@ -151,6 +160,11 @@ class Modes(NamedTuple):
         if self.grad != after.grad:
             changes.append((set_grad_enabled, (after.grad,)))
         changes += self.process.changes(after.process)
+        if self.hooks_message != after.hooks_message:
+            if after.hooks_message is None:
+                changes.append((saved_hooks_enable, ()))
+            else:
+                changes.append((saved_hooks_disable, (after.hooks_message, False)))
         return changes
 
     def set(self) -> None:
@@ -206,6 +220,11 @@ def preserved() -> Iterator[None]:
         restore()
 
 
+def hooks_are_active() -> bool:
+    """Whether there are hooks on saved tensors, or were before what is compiled now."""
+    return _inside.has_hooks or bool(top_saved_tensors_default_hooks(False))
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Restore the modes of this thread and the state of torch's generator behind a compilation,
@@ -219,9 +238,12 @@ def undisturbed() -> Iterator[None]:
     while top := top_saved_tensors_default_hooks(False):
         hooks.append(top)
         pop_saved_tensors_default_hooks()
+    had_hooks = _inside.has_hooks
+    _inside.has_hooks = had_hooks or bool(hooks)
     try:
         yield
     finally:
+        _inside.has_hooks = had_hooks
         for pair in reversed(hooks):
             push_saved_tensors_default_hooks(*pair)
         restore_modes()
