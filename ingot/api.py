@@ -53,9 +53,10 @@ def compile(  # noqa: A001 - the field's name for it
     mode: "default"; on an NVIDIA GPU "reduce-overhead" replays programs as CUDA graphs,
         "max-autotune" does so and chooses how products are computed by measuring,
         "max-autotune-no-cudagraphs" does only that.
-    options: {"numerics": "eager" or "fast", "freeze": False or True, "specialize": False or True};
-        for another backend than Ingot's, whatever that takes. For any, "guard_filter_fn": a
-        function that says which guards are checked.
+    options: {"numerics": "eager" or "fast", "freeze": False or True, "specialize": False or True,
+        "memory_budget": from 0 to 1, the share of the usual bytes that a forward saves}; for
+        another backend than Ingot's, whatever that takes. For any, "guard_filter_fn": a function
+        that says which guards are checked.
     name: what reports call it, in place of its own name.
     disable: return `fn` as it is.
     recompile_limit: how often it may be compiled, for other facts each time; further calls run in

@@ -10,6 +10,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -331,11 +332,13 @@ class Compiler:
         if not captured.ops:
             return _without_work(captured.graph_module.graph), None
         if self.options.is_native:
-            compile_graph = _import_pipeline()
+            compile_graph, options = _import_pipeline(), self.options
+            if options.memory_budget is None:
+                options = replace(options, memory_budget=torch_controls.memory_budget())
             frozen = {}
             if self.options.freeze:
                 frozen = dict(_module_state(captured, slots))
-            return compile_graph(captured, compilation, self.options, frozen)
+            return compile_graph(captured, compilation, options, frozen)
         with compilation.log.stage("backend"):
             examples = _loaded(captured, slots)
             return compile_with_backend(self.options, captured.graph_module, examples), None

@@ -30,6 +30,7 @@ from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.control_ops import Compiled, control_flow, control_nodes
 from ingot.graph.differentiation import forget_histories, new_leaves
 from ingot.graph.joint import trace_joint
+from ingot.graph.memory_budget import BUDGET
 from ingot.graph.nodes import fake_result
 from ingot.graph.output_windows import output_window, size_places
 from ingot.graph.partition import partition
@@ -114,7 +115,7 @@ def compile_training(
     with compilation.log.stage("differentiate"):
         joint = trace_joint(graph.module, graph.fakes, graph.context)
         forget_histories(graph.module)
-        cut = partition(joint)
+        cut = partition(joint, graph.module.meta.get(BUDGET, options.memory_budget))
         graph.context.shapes.unbacked.settle()
     forward = compilation.log.aten = cut.forward
     built = build(forward, compilation.log, options, hints, frugal=True)

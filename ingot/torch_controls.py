@@ -1,6 +1,7 @@
 """What a program says to torch.compile that Ingot heeds as well: stances, resets, limits.
 
-In: calls of `torch.compiler.set_stance` and `reset`, and the settings of `torch._dynamo.config`.
+In: calls of `torch.compiler.set_stance` and `reset`, and the settings of `torch._dynamo.config`
+and `torch._functorch.config`.
 Out: the same for what Ingot has compiled. Nothing here imports torch.compile: where the program has
 not, it has said nothing.
 """
@@ -84,9 +85,9 @@ def _follow(module: ModuleType, name: str, both: Callable[[Any], Any]) -> None:
 # -- settings --------------------------------------------------------------------------------------
 
 
-def _setting(name: str, usual: Any) -> Any:
+def _setting(name: str, usual: Any, module: str = "torch._dynamo.config") -> Any:
     """A setting of torch.compile's; `usual` where the program has not imported that."""
-    return getattr(sys.modules.get("torch._dynamo.config"), name, usual)
+    return getattr(sys.modules.get(module), name, usual)
 
 
 def is_disabled() -> bool:
@@ -105,3 +106,9 @@ def recompile_limit() -> int | None:
     if limit == _USUAL_LIMIT:
         return None
     return int(limit)
+
+
+def memory_budget() -> float:
+    """The share of the usual bytes that a forward may save: that which it has set as
+    `torch._functorch.config.activation_memory_budget`."""
+    return float(_setting("activation_memory_budget", 1.0, "torch._functorch.config"))

@@ -219,7 +219,8 @@ class TestOptions:
             (
                 {"options": {"y": 1}},
                 ValueError,
-                "unknown option 'y'; one of numerics, freeze, specialize, guard_filter_fn",
+                "unknown option 'y'; one of numerics, freeze, specialize, memory_budget, "
+                "guard_filter_fn",
             ),
             (
                 {"options": {"numeric": "fast"}},

@@ -38,6 +38,7 @@ from ingot.graph.composites import override
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.known_tensors import KnownTensors
+from ingot.graph.memory_budget import BUDGET
 from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import Results
 from ingot.graph.wrappers import is_wrapper_class, without_wrappers
@@ -77,6 +78,7 @@ class GraphRecorder:
         self._inside_opaque = False
         self.modes = ModeTracker()
         self.in_one_piece = False  # whether it may not be broken
+        self.budgets: list[float] = []  # of memory for what is saved, which the program asks for
         self.by_fake: dict[int, TensorValue] = {}
         # the same of instances of wrapper subclasses, which the values keep alive
         self.objects: dict[int, WrapperObject] = {}
@@ -459,7 +461,10 @@ class GraphRecorder:
         make = LazyGraphModule
         if self.autograd:
             make = fx.GraphModule
-        return make(torch.nn.Module(), self.graph), inputs
+        module = make(torch.nn.Module(), self.graph)
+        if self.budgets:
+            module.meta[BUDGET] = min(self.budgets)
+        return module, inputs
 
     def _output(self, value: TensorValue | SymIntValue) -> Any:
         if isinstance(value, SymIntValue):

@@ -12,32 +12,31 @@ In a checkpointed region nothing is saved but what is read outside of it, what a
 program's says, and small reductions that comparisons depend on, which must be decided alike in
 both. The backward computes the region from
 there, right before it is needed, and draws again what it draws there.
+
+Under a budget (`memory_budget.py`) an op that takes long may be on the far side of the cut as well.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Container, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import torch
 import torch.fx
-from torch import Tensor
 from torch.fx import Graph, Node
 
 from ingot.errors import unsupported
 from ingot.graph.aten_graph import AtenGraph, OutputSpec, Place, copied, nodes_of
-from ingot.graph.aten_tracer import BEHIND
-from ingot.graph.geometry import at_hand
 from ingot.graph.joint import JointGraph, backward_effects
-from ingot.graph.min_cut import INFINITE, Network
+from ingot.graph.memory_budget import WHOLE, Price, usual_price, within
+from ingot.graph.min_cut import Network
 from ingot.graph.nodes import (
     ancestors,
     fake_result,
     inputs_of,
-    is_pointwise_call,
     must_run,
     order_of,
     reached_from,
@@ -49,15 +48,14 @@ from ingot.graph.passes.layouts import laid_out
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import TRAINING_PASSES
 from ingot.graph.replay import drawn_again
-from ingot.graph.schemas import Cost, cost_of
+from ingot.graph.saving_costs import Costs, bytes_of, is_checkpointed, stored_values
 from ingot.graph.symbols import to_expr
 from ingot.graph.unit_tangent import compute_ahead, linear_values
 from ingot.loops.expr import Symbol
-from ingot.loops.functional_ops import FunctionalForm
-from ingot.loops.side_effects import UNINITIALIZED, has_effect
+from ingot.loops.side_effects import has_effect
 from ingot.loops.training_contract import SizePlace, Slot, TrainingContract
 from ingot.sequences import at
-from ingot.torch_private import OpOverload, aten
+from ingot.torch_private import aten
 
 
 @dataclass(frozen=True)
@@ -79,6 +77,7 @@ class Partition:
     values: tuple[Node, ...]
     symbols: dict[Symbol, Place]
     decided: tuple[Symbol, ...]
+    is_late: bool  # what the backward computes again, it does right before it is needed
 
     @property
     def draws(self) -> bool:
@@ -100,14 +99,21 @@ class Partition:
         )
 
 
-def partition(joint: JointGraph) -> Partition:
-    """Cut a joint graph. See the module's text for the rule."""
+def partition(joint: JointGraph, budget: float | None = None) -> Partition:
+    """Cut a joint graph. See the module's text for the rule; `budget` is the share of the bytes
+    that it may save, None for all."""
     whole, primals, tangents = joint.aten, joint.primals, joint.tangents
-    owned = _owned_outputs(joint)
-    slots = _slots_at_no_cost(joint, owned)
+    owned, is_less = _owned_outputs(joint), budget is not None and budget < WHOLE
+    slots = _slots_at_no_cost(joint, owned, is_less)
     late = _late(whole.graph, tangents)
     copied = {*primals, *owned}.difference(slots)
-    values = _cut(joint, late, set(slots), copied)
+    cuts = _Cuts(joint, late, set(slots), copied, is_less)
+    if budget is not None and is_less:
+        values = within(
+            budget, cuts.at, functools.partial(_kept_bytes, slots), order_of(whole.graph)
+        )
+    else:
+        values = cuts.at(usual_price)
     values = _ahead(joint, values, set(slots), late)
     late = _late(whole.graph, tangents)
     kept = [node for node in values if node not in slots]
@@ -120,14 +126,24 @@ def partition(joint: JointGraph) -> Partition:
             symbols[symbol] = place
     decided = _decided_by_forward(whole, late, symbols)
     forward = _forward(joint, kept, decided, late)
-    backward = _backward(joint, values, saved, [*symbols, *decided])
+    is_late = is_less or any(map(is_checkpointed, whole.graph.nodes))
+    backward = _backward(joint, values, saved, [*symbols, *decided], is_late)
     if backward.checks:
         raise unsupported(
             "late-error",
             f"{backward.checks[0]} is checked in the backward",
             backward.checks[0].where,
         )
-    return Partition(joint, forward, backward, saved, tuple(values), symbols, decided)
+    return Partition(joint, forward, backward, saved, tuple(values), symbols, decided, is_late)
+
+
+def _kept_bytes(slots: Container[Node], values: Sequence[Node]) -> int:
+    """The bytes of the values that are saved, but for those that are there anyway."""
+    total = 0
+    for node in values:
+        if node not in slots:
+            total += bytes_of(node)
+    return total
 
 
 def _owned_outputs(joint: JointGraph) -> dict[Node, int]:
@@ -139,15 +155,18 @@ def _owned_outputs(joint: JointGraph) -> dict[Node, int]:
     return owned
 
 
-def _slots_at_no_cost(joint: JointGraph, owned: dict[Node, int]) -> dict[Node, Slot]:
+def _slots_at_no_cost(
+    joint: JointGraph, owned: dict[Node, int], any_input: bool
+) -> dict[Node, Slot]:
     """The values that the backward may read where they are. Eager's backward reads these inputs and
-    outputs too, so it is an error there as well if the user writes them in between."""
+    outputs too, so it is an error there as well if the user writes them in between. It may read
+    `any_input` where most is computed again."""
     primals, contract, final = joint.primals, joint.contract, dict(joint.aten.mutations)
     slots: dict[Node, Slot] = {}
     for slot in contract.inputs:
         node = primals[slot.position]
         # eager keeps no copy of what it reads when it runs a checkpointed region again
-        is_read = slot.eager_reads or any(map(_is_checkpointed, node.users))
+        is_read = any_input or slot.eager_reads or any(map(is_checkpointed, node.users))
         if is_read and not slot.mutated:
             slots[node] = Slot("input", slot.position)
     for node, k in owned.items():
@@ -201,10 +220,10 @@ def partial_backward(cut: Partition, joint: JointGraph) -> AtenGraph | None:
     available = {*values, *tangents}
     needed = ancestors([*nodes_of(joint.gradients), *_acting(graph, late)], available)
     for node in needed:
-        runs_once = node not in late and must_run(node) and not _is_checkpointed(node)
+        runs_once = node not in late and must_run(node) and not is_checkpointed(node)
         if runs_once or node in primals:
             return None
-    backward = _backward(joint, values, cut.saved, [*cut.symbols, *cut.decided])
+    backward = _backward(joint, values, cut.saved, [*cut.symbols, *cut.decided], cut.is_late)
     if backward.checks:
         return None
     return backward
@@ -275,92 +294,52 @@ def _acting(graph: Graph, late: Container[Node]) -> list[Node]:
 # -- the cut ---------------------------------------------------------------------------------------
 
 
-class _Costs:
-    """The capacities of the network: what saving a value costs, and what computing it again
-    does.
-
-    `available` values cost nothing, since they are there anyway. Those to be `copied`, which the
-    user may write, cost twice. Those that only a kernel has in its registers cost a little more
-    than those that are in memory.
-    """
+class _Cuts:
+    """The minimum cuts of a joint graph. Under a budget it `is_less` that is saved."""
 
     def __init__(
         self,
-        graph: Graph,
-        candidates: Iterable[Node],
-        stored: set[Node],
+        joint: JointGraph,
+        late: set[Node],
         available: set[Node],
         copied: set[Node],
+        is_less: bool,
     ) -> None:
-        self._stored, self._available, self._copied = stored, available, copied
-        self._has_checkpoints = any(map(_is_checkpointed, graph.nodes))
-        self._varying, self._compared = set[Node](), set[Node]()
-        if self._has_checkpoints:
-            self._varying = reached_from(filter(_varies, graph.nodes))
-            self._compared = ancestors(filter(_compares, candidates))
+        graph = joint.aten.graph
+        ends = {*nodes_of(joint.gradients), *_acting(graph, late)}
+        needed = ancestors(ends)
+        needed_late = needed & late
+        self._candidates, self._last = list[Node](), set[Node]()
+        for node in graph.nodes:
+            if node not in needed or node in late or node.op == "get_attr":
+                continue
+            self._candidates.append(node)
+            if node in ends or not needed_late.isdisjoint(node.users):
+                self._last.add(node)
+        stored = stored_values(graph, late)
+        self._costs = Costs(graph, self._candidates, stored, available, copied, is_less)
 
-    def of_saving(self, node: Node) -> int:
-        if self._is_rerun(node) or is_view(node) or not _is_tensor(node):
-            return INFINITE
-        if node in self._available:
-            return 1
-        size = _bytes(node) * (8 if node in self._stored else 9) // 8
-        if node in self._copied:
-            return size * 2
-        return size
-
-    def of_recomputing(self, node: Node) -> int:
-        if self._is_rerun(node) or node.target in UNINITIALIZED:
-            return 0
-        if self._has_checkpoints and node.meta.get("region") == BEHIND:
-            return 0
-        if node.op == "placeholder" or not _repeats(node):
-            return INFINITE
-        if _is_checkpointed(node) and not is_view(node):
-            return INFINITE
-        return _work(node, node in self._stored)
-
-    def _is_rerun(self, node: Node) -> bool:
-        """Whether a value is computed again with its checkpointed region, whatever that costs."""
-        if not _is_checkpointed(node) or "saved" in node.meta:
-            return False
-        if node not in self._varying:
-            return True
-        is_compared_statistic = node in self._compared and _is_statistic(node)
-        return not (_leaves_region(node) or is_compared_statistic)
-
-
-def _varies(node: Node) -> bool:
-    """Whether a value may differ from call to call, whatever it is computed from."""
-    return node.op == "placeholder" or has_effect(node.target)
-
-
-def _cut(joint: JointGraph, late: set[Node], available: set[Node], copied: set[Node]) -> list[Node]:
-    """The values that are saved, in the graph's order."""
-    graph = joint.aten.graph
-    ends = {*nodes_of(joint.gradients), *_acting(graph, late)}
-    needed = ancestors(ends)
-    needed_late = needed & late
-    candidates = []
-    for n in graph.nodes:
-        if n in needed and n not in late and n.op != "get_attr":
-            candidates.append(n)
-    costs = _Costs(graph, candidates, _stored(graph, late), available, copied)
-    network = Network()
-    source, sink = network.node(), network.node()
-    before: dict[Node, int] = {}
-    after: dict[Node, int] = {}
-    for node in candidates:
-        before[node], after[node] = network.node(), network.node()
-        network.edge(before[node], after[node], costs.of_saving(node))
-        network.edge(source, before[node], costs.of_recomputing(node))
-        for argument in inputs_of(node):
-            if argument in after:
-                network.edge(after[argument], before[node])
-        if node in ends or not needed_late.isdisjoint(node.users):
-            network.edge(after[node], sink)
-    beyond = network.cut(source, sink)
-    return [node for node in candidates if beyond[after[node]] and not beyond[before[node]]]
+    def at(self, price: Price) -> list[Node]:
+        """The values that are saved at a price of computing others again, in the graph's order."""
+        costs, network = self._costs, Network()
+        source, sink = network.node(), network.node()
+        before: dict[Node, int] = {}
+        after: dict[Node, int] = {}
+        for node in self._candidates:
+            before[node], after[node] = network.node(), network.node()
+            network.edge(before[node], after[node], costs.of_saving(node))
+            network.edge(source, before[node], costs.of_recomputing(node, price(node)))
+            for argument in inputs_of(node):
+                if argument in after:
+                    network.edge(after[argument], before[node])
+            if node in self._last:
+                network.edge(after[node], sink)
+        beyond = network.cut(source, sink)
+        saved = []
+        for node in self._candidates:
+            if beyond[after[node]] and not beyond[before[node]]:
+                saved.append(node)
+        return saved
 
 
 def _ahead(
@@ -377,7 +356,7 @@ def _ahead(
         return saved
     (tangent,) = joint.tangents
     linear = linear_values(whole, tangent)
-    if not linear or any(map(_is_checkpointed, whole.graph.nodes)):
+    if not linear or any(map(is_checkpointed, whole.graph.nodes)):
         return saved
     roots = set(nodes_of(joint.gradients))
     rest = ancestors(roots, {*saved, tangent, *linear})
@@ -385,138 +364,14 @@ def _ahead(
     for node in saved:
         if node in roots or not rest.isdisjoint(node.users):
             needed.append(node)
-    in_memory = {*needed, *available, *_stored(whole.graph, late)}
+    in_memory = {*needed, *available, *stored_values(whole.graph, late)}
     replaced = []
     for node in saved:
         if node not in in_memory and not is_view(node):
             replaced.append(node)
-    if sum(map(_bytes, linear)) > sum(map(_bytes, replaced)):
+    if sum(map(bytes_of, linear)) > sum(map(bytes_of, replaced)):
         return saved
     return [*needed, *compute_ahead(whole, tangent, linear)]
-
-
-def _is_checkpointed(node: Node) -> bool:
-    return node.meta.get("region", BEHIND) != BEHIND
-
-
-def _leaves_region(node: Node) -> bool:
-    """Whether a value of a checkpointed region, or a view of it, is read by another part of the
-    forward."""
-    region = node.meta["region"]
-    for user in node.users:
-        if user.op == "output" or user.meta.get("region") not in (region, BEHIND):
-            return True
-        if is_view(user) and _leaves_region(user):
-            return True
-    return False
-
-
-def _compares(node: Node) -> bool:
-    """Whether a value is a choice that floats decide: a comparison, a place, a count."""
-    return not _is_floating(node) and any(map(_is_floating, node.all_input_nodes))
-
-
-def _is_statistic(node: Node) -> bool:
-    """Whether a value is a small reduction, of many elements to each of its own. Another kernel may
-    add them up in another order, and a comparison with it come out otherwise."""
-    source = None
-    if node.args:
-        source = node.args[0]
-    if _REDUCTION not in getattr(node.target, "tags", ()) or not isinstance(source, Node):
-        return False
-    return _is_floating(node) and _bytes(node) * STATISTIC <= _bytes(source)
-
-
-def _is_tensor(node: Node) -> bool:
-    return isinstance(fake_result(node), Tensor)
-
-
-def _is_floating(node: Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and value.dtype.is_floating_point
-
-
-def _repeats(node: Node) -> bool:
-    """Whether the backward may compute a value again: that costs about as much as reading it."""
-    if has_effect(node.target):
-        return False
-    if node.target is operator.getitem or is_view(node):
-        return True
-    if not isinstance(node.target, OpOverload) or node.meta.get("may_raise"):
-        return False
-    return is_pointwise_call(node) or cost_of(node.target) is Cost.LIGHT
-
-
-def _stored(graph: Graph, late: set[Node]) -> set[Node]:
-    """The values that the forward has in memory in any case. A contraction or a library call reads
-    them, makes them for several readers, or stands between them and a reader."""
-    calls: dict[Node, int] = {}  # contractions and library calls on the longest way to a node
-    for node in graph.nodes:
-        if node not in late and node.op != "output":
-            before = max([calls.get(argument, 0) for argument in node.all_input_nodes], default=0)
-            calls[node] = before + _reads_memory(node)
-    stored = set()
-    for node in calls:
-        readers = list(_readers(node, late))
-        several = not _repeats(node) and (len(readers) > 1 or _is_of_library(node))
-        if several or any(calls.get(reader, 0) > calls[node] for reader in readers):
-            stored.add(node)
-    return stored
-
-
-def _is_of_library(node: Node) -> bool:
-    """Whether a value is a contraction of a library's, which computes nothing that follows: on a
-    GPU, or of halves."""
-    if cost_of(node.target) is not Cost.CONTRACTION:
-        return False
-    value: Tensor = fake_result(node)
-    return value.device.type != "cpu" or value.dtype not in (torch.float32, torch.float64)
-
-
-def _readers(node: Node, late: set[Node]) -> Iterator[Node]:
-    """The nodes of the forward that read a value or a view of it."""
-    for user in node.users:
-        if user in late:
-            continue
-        if is_view(user):
-            yield from _readers(user, late)
-        else:
-            yield user
-
-
-def _reads_memory(node: Node) -> bool:
-    if isinstance(node.target, FunctionalForm):
-        return True
-    if not isinstance(node.target, OpOverload) or _repeats(node):
-        return False
-    if cost_of(node.target) is Cost.LOOKUP:
-        return False
-    return _REDUCTION not in node.target.tags
-
-
-STATISTIC = 16  # elements that are reduced to each element of a statistic, at least
-_REDUCTION = getattr(torch.Tag, "reduction", None)
-
-
-def _work(node: Node, stored: bool) -> int:
-    """The price of computing a value again, in bytes. One that is `stored` in the forward is in the
-    backward too: a chain of such sums, of what halves add to float32, costs more than saving
-    them."""
-    if is_view(node) or not _is_tensor(node):
-        return 0
-    if stored:
-        return _bytes(node) * 5 // 8
-    is_light = cost_of(node.target) is Cost.LIGHT
-    return _bytes(node) // (256 if is_light else 32)
-
-
-def _bytes(node: Node) -> int:
-    """About the bytes that a value takes; symbols have their hints."""
-    value: Tensor = fake_result(node)
-    count = value.itemsize
-    for size in value.shape:
-        count *= at_hand(size)
-    return 1 + count
 
 
 # -- the two graphs --------------------------------------------------------------------------------
@@ -594,7 +449,11 @@ def _forward(
 
 
 def _backward(
-    joint: JointGraph, values: list[Node], saved: Sequence[Slot], symbols: Iterable[Symbol]
+    joint: JointGraph,
+    values: list[Node],
+    saved: Sequence[Slot],
+    symbols: Iterable[Symbol],
+    is_late: bool,
 ) -> AtenGraph:
     """The backward that takes these values of the joint graph from the slots `saved`."""
     whole, tangents, graph = joint.aten, joint.tangents, Graph()
@@ -612,7 +471,7 @@ def _backward(
         graph.placeholder(f"size_{symbol}").meta.update(val=whole.shapes.wrap(symbol), where="")
     late, gradients = _late(whole.graph, tangents), joint.gradients
     roots = [*nodes_of(gradients), *_acting(whole.graph, late)]
-    if any(map(_is_checkpointed, whole.graph.nodes)):
+    if is_late:
         copies = _copied_with_regions(whole, inputs, graph, roots, late)
     else:
         copies = _copied(whole, inputs, graph, roots)

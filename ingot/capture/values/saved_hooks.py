@@ -1,13 +1,15 @@
-"""Hooks on what autograd saves, inside of captured code: `torch.autograd.graph.save_on_cpu`,
-`saved_tensors_hooks`, `disable_saved_tensors_hooks`.
+"""What autograd saves, inside of captured code: `torch.autograd.graph.save_on_cpu`,
+`saved_tensors_hooks`, `disable_saved_tensors_hooks`, `region_activation_memory_budget`.
 
 In: a call of one of them. Out: a graph break where hooks are put up, since a graph saves other
 tensors than eager does, and what is captured behind the break saves by way of the hooks. That they
-are forbidden for a while is a mode of the thread, and breaks nothing.
+are forbidden for a while is a mode of the thread, and breaks nothing. A budget is noted for the
+partition.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +20,7 @@ from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.graph.ambient import hooks_are_active
+from ingot.options import is_share
 from ingot.torch_private import (
     saved_hooks_disable,
     saved_hooks_enable,
@@ -94,3 +97,13 @@ def _enable(session: Session) -> Value:
     saved_hooks_enable()
     session.graph.modes.changed()
     return NONE
+
+
+@means("torch.autograd.graph.region_activation_memory_budget")
+def _note_budget(session: Session, budget: Value) -> Value:
+    """The least of them holds for the whole graph."""
+    share = session.known(budget)
+    if not is_share(share):
+        raise session.unsupported("argument-kind", "a memory budget that is no number from 0 to 1")
+    session.graph.budgets.append(float(share))
+    return session.call(session.wrap_constant(nullcontext), [], {})
