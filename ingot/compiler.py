@@ -32,7 +32,7 @@ from ingot.capture.facts import operations_are_watched
 from ingot.capture.guard_filter import filter_guards
 from ingot.capture.guard_set import GuardSet, closest
 from ingot.capture.inner_calls import unwatched
-from ingot.capture.marks import why_disabled
+from ingot.capture.marks import disabled_by_itself, why_disabled
 from ingot.capture.meanings import stated
 from ingot.capture.resume import leave_alone, resume_function
 from ingot.capture.sources import DerivedSource, ItemSource, Source
@@ -531,12 +531,11 @@ def may_fail_at(aten: AtenGraph) -> str | None:
 def entry_function(fn: Any) -> Any:
     """The Python function, or bound method of one, whose call is a call of `fn`. It is the
     `__call__` of a module or another object, and a function around what is called in C (a
-    `functools.partial`, a built-in), or has a meaning that is stated."""
-    if (
-        isinstance(fn, FunctionType)
-        and stated(fn) is None
-        or (isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType))
-    ):
+    `functools.partial`, a built-in), has a meaning that is stated, or is disabled by itself."""
+    if isinstance(fn, FunctionType):
+        if stated(fn) is None and disabled_by_itself(fn) is None:
+            return fn
+    elif isinstance(fn, MethodType) and isinstance(fn.__func__, FunctionType):
         return fn
     call = type(fn).__call__
     if not isinstance(fn, FunctionType) and isinstance(call, FunctionType):

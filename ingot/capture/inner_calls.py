@@ -15,7 +15,13 @@ from typing import Any
 import torch
 
 from ingot.capture.chain import Chain, Continuations, Point
-from ingot.capture.marks import DISABLED_BY_TORCH, DISABLED_CODE, WRAPPERS, why_disabled
+from ingot.capture.marks import (
+    DISABLED_BY_TORCH,
+    DISABLED_CODE,
+    WRAPPERS,
+    disabled_by_itself,
+    why_disabled,
+)
 from ingot.capture.steps import is_step
 from ingot.native import _native, call_eager, runs_eager
 from ingot.origins import is_trusted
@@ -65,8 +71,13 @@ def _call(calls: InnerCalls | None, function: FunctionType, *parameters: Any) ->
 
 
 def _call_disabled(function: FunctionType, *parameters: Any) -> Any:
-    """What a call of a function that stays in eager gives: what it calls does so, too."""
+    """What a call of a function that stays in eager gives: what it calls does so, too, unless it
+    is disabled by itself."""
     if runs_eager():
+        return _native.NULL
+    inside = disabled_by_itself(function)
+    if inside is not None:
+        _leave_frames(inside)
         return _native.NULL
     code = function.__code__
     split, named = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
@@ -74,6 +85,13 @@ def _call_disabled(function: FunctionType, *parameters: Any) -> Any:
     starred = list(parameters[named:])
     args = (*parameters[:split], *(starred.pop(0) if code.co_flags & 4 else ()))
     return call_eager(function, *args, **kwargs, **(starred.pop() if starred else {}))
+
+
+def _leave_frames(function: Any) -> None:
+    """Has the frames of a function run as they are from now on, and not those of what it calls."""
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if isinstance(code, CodeType):
+        _native.set_code_entry(code, None)
 
 
 def _call_if_disabled(function: FunctionType, *parameters: Any) -> Any:

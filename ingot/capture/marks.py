@@ -127,6 +127,15 @@ def _disabled_by_torch(marks: dict[str, Any], function: FunctionType) -> bool:
     return is_marked and not (function.__module__ or "").startswith("torch.optim.")
 
 
+def disabled_by_itself(function: FunctionType) -> Any:
+    """What `torch.compiler.disable(recursive=False)` was given, of a function that it has made;
+    None for others. What it calls may be captured."""
+    marks = vars(function)
+    if marks.get("_torchdynamo_disable_recursive", True) or not _disabled_by_torch(marks, function):
+        return None
+    return marks.get("_torchdynamo_orig_callable")
+
+
 def refuse_disabled(function: FunctionType) -> None:
     """Raises Unsupported for a function that stays in eager."""
     why = why_disabled(function)
