@@ -58,13 +58,14 @@ class EagerCalls:
     ) -> None:
         """Keeps the reason, and makes the decision an entry that lasts as long as the guards that
         led to it. These are the reason's or, if it has none, those of what was captured."""
-        if self.compiler.options.fullgraph and not isinstance(reason, EagerRaises):
+        is_refused = not (isinstance(reason, EagerRaises) or reason.why.passes)
+        if self.compiler.options.fullgraph and is_refused:
             raise GraphBreakError(without_frames(reason)) from None
         if reason.evidence.guards is None and captured is not None:
             reason.evidence = reason.evidence._replace(guards=captured.guards)
         compilation.skipped = without_frames(reason)
         guards = reason.evidence.guards
-        if guards is not None and not self._asks_eager(reason):
+        if guards is not None and not (reason.why.passes or self._asks_eager(reason)):
             self._add_entry(guards)
 
     def keep_failure(
@@ -157,7 +158,7 @@ class EagerCalls:
         """The original function. Once it has raised an error that was expected of it, it runs again
         for as long as the facts stay."""
         function, fullgraph = self.compiler.dispatcher.fn, self.compiler.options.fullgraph
-        if reason is None or not (fullgraph or self._asks_eager(reason)):
+        if reason is None or reason.why.passes or not (fullgraph or self._asks_eager(reason)):
             return function(*args, **kwargs)
         if not isinstance(reason, EagerRaises):
             raise GraphBreakError(reason)

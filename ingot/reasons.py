@@ -39,6 +39,7 @@ REFUSED = "refused"
 PROGRAM_RAISES = "program-raises"
 EAGER_REFUSES = "eager-refuses"
 LARGE_INTEGER = "large-integer"
+LAZY_MODULE = "lazy-module"
 INTERNAL_ERROR = "internal-error"
 
 FAMILIES: dict[str, Family] = {
@@ -146,7 +147,7 @@ FAMILIES: dict[str, Family] = {
     "tensor-object": Family(),
     "nested-tensor": Family(),
     "conjugate-view": Family(),
-    "lazy-module": Family("call the module once before it is compiled"),
+    LAZY_MODULE: Family("call the module once before it is compiled", SKIP),
     "module-state": Family(),
     "numpy": Family(),
     # -- sizes that vary
@@ -215,6 +216,11 @@ class Reason:
     def is_of_the_call(self) -> bool:
         """Whether the values of this call are to blame, and not the program."""
         return self.id == LARGE_INTEGER
+
+    @property
+    def passes(self) -> bool:
+        """Whether a call in eager takes it away."""
+        return self.id == LAZY_MODULE
 
     def at(self, where: str) -> Reason:
         """The same at a line, unless it has one."""

@@ -164,6 +164,45 @@ def test_eagers_meaning(function: Callable[..., Any]) -> None:
         assert_same(outcome(compiled, x), outcome(function, x))
 
 
+def times_a_bool(x: Tensor) -> Any:
+    found, n, h = 1 in x, x.nan_to_num().long(), x.half()
+    return (
+        *(x * found, found * x, x + found, x / found, found / (x + 9), found > x),
+        *(n * found, n + found, found + n.int(), n.short() / 2 * found, n / (found + x)),
+        *(h * found, found / h, x[0] * found, found / x[1], x > found, n == found),
+    )
+
+
+def changed_by_a_bool(x: Tensor) -> Any:
+    y, z = x.clone(), x[0].clone()
+    y *= 1 in x
+    y += x[0] in [x[1]]
+    z += 2 in x
+    return y, z
+
+
+def with_a_gradient(x: Tensor) -> Any:
+    w = x.nan_to_num().detach().requires_grad_()
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(((w * (1 in x)).square() + (2 in w)).sum(), w)
+    return gradient
+
+
+@pytest.mark.parametrize("function", [times_a_bool, changed_by_a_bool, with_a_gradient])
+def test_a_bool_meets_tensors(function: Callable[..., Any]) -> None:
+    compiled = ingot.compile(function, fullgraph=True)
+    for numbers in NUMBERS:
+        x = torch.tensor(numbers)
+        assert_same(outcome(compiled, x.clone()), outcome(function, x.clone()))
+
+
+def test_a_bool_is_not_subtracted() -> None:
+    for fn in (lambda x: x - (1 in x), lambda x: (1 in x) - x):
+        for call in (fn, ingot.compile(fn)):
+            with pytest.raises(RuntimeError, match="with a bool tensor is not supported"):
+                call(torch.ones(3))
+
+
 def test_the_reason_of_a_branch() -> None:
     with pytest.raises(ingot.GraphBreakError, match="a branch on the number"):
         ingot.compile(branched, fullgraph=True)(torch.ones(3))

@@ -495,6 +495,25 @@ def test_lazy_modules() -> None:
     assert isinstance(root.compiled, nn.Linear) and repr(root.compiled) == repr(root.eager)
 
 
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_the_call_that_makes_parameters_runs_in_eager(fullgraph: bool) -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x.sin()).cos()
+
+    pair = Pair(Outer, fullgraph=fullgraph)
+    assert pair(X) == 1
+    assert pair(X) == 1
+    assert pair(X) == 0
+    report = ingot.explain(pair.compiled)(X)
+    [found] = report.breaks
+    assert report.graph_count == 1 and "has not got its parameters yet" in found.reason
+
+
 def test_functional_call() -> None:
     module = Net()
     replaced = {"first.weight": torch.ones(4, 4), "second.bias": torch.full((2,), 3.0)}

@@ -308,7 +308,8 @@ class NumberValue(Value):
         if function in _ROUNDED and self.cls is float and dtype in (torch.float32, torch.float64):
             number = converted(session, self.tensor, dtype)
             return call(session, function, *in_order(tensor, number, reflected))
-        if not self._fits_type(dtype) or function not in _WITH_TENSORS:
+        is_refused = self.cls is bool and _PLAIN.get(function, function) is operator.sub
+        if is_refused or not self._fits_type(dtype) or function not in _WITH_TENSORS:
             raise session.unsupported(
                 "number-in-tensor",
                 f"operator.{function.__name__} of {tensor.describe()} and {self.describe()}",
@@ -321,19 +322,25 @@ class NumberValue(Value):
         flat = tensor.fake.dim() == 0  # of two tensors of rank 0, the wider type would count
         if flat:
             tensor = method(session, "reshape", tensor, 1)
+        number = self._beside(session, tensor)
         if reflected and function is operator.truediv:  # as Tensor.__rtruediv__ does
-            result = call(session, operator.mul, method(session, "reciprocal", tensor), self.tensor)
+            result = call(session, operator.mul, method(session, "reciprocal", tensor), number)
         else:
-            pair = in_order(tensor, self.tensor, reflected)
-            result = call(session, function, *pair)
+            result = call(session, function, *in_order(tensor, number, reflected))
         if flat:
             return method(session, "reshape", result, ())
         return result
 
+    def _beside(self, session: Session, tensor: TensorValue) -> TensorValue:
+        """It as the other operand of a tensor. A bool counts as 0 or 1."""
+        if self.cls is bool:
+            return converted(session, self.tensor, tensor.fake.dtype)
+        return self.tensor
+
     def _fits_type(self, dtype: torch.dtype) -> bool:
         """Whether a tensor of this type takes it: an integer may not fit a narrower type."""
         if self.cls is bool:
-            return False
+            return dtype in FLOATS or dtype in INTEGER_DTYPES
         if dtype in FLOATS or dtype in (torch.int64, torch.bool):
             return True
         return dtype in INTEGER_DTYPES and self.cls is float
@@ -345,7 +352,7 @@ class NumberValue(Value):
             raise session.unsupported(
                 "number-in-tensor", f"{tensor.describe()} is changed by {self.describe()}"
             )
-        number = self.tensor
+        number = self._beside(session, tensor)
         if flat:
             number = converted(session, number, dtype)
         return call(session, function, tensor, number)
