@@ -498,6 +498,9 @@ class Semantics:
             of_tensor = left.binary(self, function, right, False)
             if of_tensor is not None:
                 return of_tensor
+        for value, other in ((left, right), (right, left)):
+            if value.has_two_types:
+                return value.of_either(self, function, other, value is right)
         plain = _PLAIN_OF_INPLACE.get(function, function)
         is_first = right.python_type() is not left.python_type()
         is_first = is_first and self.comes_first(function, right, left)

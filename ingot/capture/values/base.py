@@ -84,6 +84,8 @@ class Value:
     is_shared = False
     # whether its operators are asked first, beside a Python object: a tensor, a number in the graph
     decides_operators = False
+    # whether the data decide of which type it is: `of_either` gives what an operator does
+    has_two_types = False
     # whether it is an array or number of NumPy's, which is asked before a number in the graph
     is_numpys = False
     # whether its class may have special methods that are written in Python
@@ -188,6 +190,13 @@ class Value:
 
         NotImplemented for all but numbers in the graph."""
         return NotImplemented
+
+    def of_either(
+        self, session: Session, function: Operator, other: Value, reflected: bool
+    ) -> Value:
+        """`function(self, other)`, or `function(other, self)` if reflected, where it is of one of
+        two types."""
+        raise NotImplementedError
 
     def applied(
         self,

@@ -13,6 +13,7 @@ import torch
 from ingot.capture import polyfills
 from ingot.capture.meanings import How, means
 from ingot.capture.values.base import Arguments, Keywords, OptionalRule, Value
+from ingot.capture.values.bounded import bound, can_bound
 from ingot.capture.values.chosen import can_choose, choose
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.numbers import (
@@ -89,7 +90,7 @@ def choice(session: Session, number: Value, bound: Value, above: Value, below: V
 @means(polyfills.are_in_graph)
 def are_in_graph(session: Session, item: Value, best: Value) -> Value:
     pair = session.realize(item), session.realize(best)
-    if can_choose(session, *pair):
+    if can_choose(session, *pair) or can_bound(session, *pair) or can_bound(session, *pair[::-1]):
         return ConstantValue(True)
     is_read = any(
         isinstance(value, NumberValue) and not isinstance(value, OutsideNumber) for value in pair
@@ -104,6 +105,8 @@ def better_of(session: Session, better: Value, item: Value, best: Value) -> Valu
     item, best = session.realize(item), session.realize(best)
     if isinstance(item, TensorValue) and isinstance(best, TensorValue):
         return choose(session, session.known(better), item, best)
+    if isinstance(item, TensorValue) or isinstance(best, TensorValue):
+        return bound(session, session.known(better), item, best)
     operands = list(filter(None, map(operand_of_choice, (item, best))))
     condition = call(session, session.known(better), *operands)
     return NumberValue(item.python_type(), call(session, torch.where, condition, *operands))

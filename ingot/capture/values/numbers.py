@@ -66,7 +66,9 @@ _PLAIN_OF_BOOLS = {
     operator.ior: operator.or_,
     operator.ixor: operator.xor,
 }
-_WITH_TENSORS = _ARITHMETIC | COMPARISONS | _IN_PLACE
+OF_TENSORS = _ARITHMETIC | COMPARISONS
+"""Operators that a tensor and a number of the graph have, but for those in place."""
+_WITH_TENSORS = OF_TENSORS | _IN_PLACE
 
 
 class NumberValue(Value):

@@ -1,9 +1,10 @@
-"""`torch.tensor` and its kin of symbolic numbers.
+"""`torch.tensor` and its kin of symbolic numbers, and of tensors of rank 0.
 
 The graph fills each in, so that no entry is compiled for its value."""
 
 from __future__ import annotations
 
+import functools
 from functools import partial
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
@@ -19,17 +20,19 @@ from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.wrapper_objects import construct_wrapper
 from ingot.graph.symbols import is_decided_by_data
 from ingot.graph.wrappers import is_wrapper_class
+from ingot.torch_private import is_functorch_wrapped_tensor
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
 
 _MOST = 64  # elements: of more, those that vary are compiled for
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_READ = _FLOATS | {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool}
 
 
 def tensor_of_numbers(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
-    """torch.tensor or torch.as_tensor of a number, or of lists of them, of which some vary; None
-    for all else."""
+    """torch.tensor or torch.as_tensor of a number, or of lists of them, of which some vary, or are
+    those of tensors; None for all else."""
     if len(args) == 1 and kwargs.keys() <= {"dtype", "device"}:
         return _tensor_of(session, args[0], kwargs)
     return None
@@ -119,13 +122,11 @@ def _tensor_of(session: Session, data: Value, kwargs: Keywords) -> Value | None:
     shape = _gather(session, data, leaves)
     if shape is None or all(isinstance(leaf, ConstantValue) for leaf in leaves):
         return None
-    holds_floats = float in [leaf.python_type() for leaf in leaves]
+    dtypes = list(map(_dtype_of, leaves))
+    holds_floats = not _FLOATS.isdisjoint(dtypes)
     dtype = session.known(kwargs.get("dtype", NONE))
     if dtype is None:
-        if holds_floats:
-            dtype = torch.get_default_dtype()
-        else:
-            dtype = torch.int64
+        dtype = functools.reduce(torch.promote_types, dtypes)
     if dtype not in _FLOATS and (holds_floats or not all(map(partial(_fits, dtype=dtype), leaves))):
         return None
     on = {}
@@ -155,10 +156,13 @@ def _gather(session: Session, data: Value, leaves: list[Value]) -> tuple[int, ..
             return None
         return (len(data.items), *inner)
     is_number = isinstance(data, ConstantValue) and type(data.object) in (int, float, bool)
+    if isinstance(data, TensorValue) and not _is_read(data):
+        return None
     is_size = isinstance(data, SymIntValue) and not is_decided_by_data(data.fake)
     if (
         not is_number
         and not is_size
+        and not isinstance(data, TensorValue)
         and not (isinstance(data, NumberValue) and data.cls in (int, float))
     ):
         return None
@@ -166,10 +170,31 @@ def _gather(session: Session, data: Value, leaves: list[Value]) -> tuple[int, ..
     return ()
 
 
+def _is_read(tensor: TensorValue) -> bool:
+    """Whether torch.tensor takes its number as an element; of one that requires a gradient it warns
+    first."""
+    fake = tensor.fake
+    if tensor.cls is not torch.Tensor or fake.dim() or fake.requires_grad:
+        return False
+    is_plain = fake.device.type == "cpu" and not is_functorch_wrapped_tensor(fake)
+    return is_plain and fake.dtype in _READ
+
+
+def _dtype_of(number: Value) -> torch.dtype:
+    """The type of a tensor of this number alone."""
+    if isinstance(number, TensorValue):
+        return number.fake.dtype
+    if number.python_type() is float:
+        return torch.get_default_dtype()
+    if number.python_type() is bool:
+        return torch.bool
+    return torch.int64
+
+
 def _fits(number: Value, dtype: torch.dtype) -> bool:
     """Whether it is one of a type of integers; for one that varies this becomes a guard. torch
     raises an error else."""
-    if dtype is torch.int64:
+    if dtype is torch.int64 or isinstance(number, TensorValue) and number.fake.dtype is dtype:
         return True
     if isinstance(number, SymIntValue):
         value = number.fake
@@ -186,7 +211,11 @@ def _fits(number: Value, dtype: torch.dtype) -> bool:
 def _filled(session: Session, number: Value, dtype: torch.dtype, on: dict[str, Any]) -> Value:
     """A tensor of rank 0 with the number, which torch converts to float64 on its way to any type of
     floats."""
-    tensor: Value = number.tensor if isinstance(number, NumberValue) else NONE
+    tensor: Value = NONE
+    if isinstance(number, NumberValue):
+        tensor = number.tensor
+    elif isinstance(number, TensorValue):
+        tensor = number
     own = tensor
     if tensor is NONE:
         full_dtype = dtype
