@@ -74,7 +74,6 @@ FAMILIES: dict[str, Family] = {
     "backward-options": Family(_ARGUMENTS, SKIP),
     "second-derivatives": Family(action=SKIP),
     "checkpoint": Family(),
-    "saved-tensor-hooks": Family("enter it around the call of the compiled function"),
     "tensor-hook": Family(),
     "module-hook": Family(),
     "func-transform": Family(),

@@ -1,4 +1,4 @@
-"""What programs do beside their tensor work, each in a small one: whole, as torch.compile takes it."""
+"""What programs do beside their tensor work, whole: each in a small one, as in torch.compile."""
 
 from __future__ import annotations
 

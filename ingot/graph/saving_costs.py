@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from ingot.graph.aten_tracer import BEHIND
+from ingot.graph.control_ops import cond, scan, while_loop
 from ingot.graph.geometry import at_hand
 from ingot.graph.min_cut import INFINITE
 from ingot.graph.nodes import (
@@ -217,10 +218,13 @@ def _work(node: Node, stored: bool) -> int:
 
 def may_repeat(node: Node) -> bool:
     """Whether the backward may compute a value again at all. It may not where that would draw
-    other random numbers, have an effect a second time, or find a size or an error anew."""
+    other random numbers, have an effect a second time, or find a size or an error anew; whether a
+    branch or a step does is not asked."""
     if node.target is operator.getitem:
         return True
-    return isinstance(node.target, OpOverload) and not must_run(node)
+    if not isinstance(node.target, OpOverload) or node.target in (cond, while_loop, scan):
+        return False
+    return not must_run(node)
 
 
 def work_of(node: Node) -> int:

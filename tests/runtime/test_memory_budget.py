@@ -248,6 +248,19 @@ def test_comparisons_with_a_statistic_come_out_alike() -> None:
         assert_near(gradients(compiled_for(fn, budget), None, (x, w)), expected)
 
 
+def test_branches_that_the_data_decide() -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        y = torch.sin(x @ w)
+        z = torch.cond(y.sum() > 0, lambda a: (a @ a).cos(), lambda a: a.exp() * 2, (y,))
+        return (z @ w).sin()
+
+    x, w = torch.randn(8, 8), torch.randn(8, 8, requires_grad=True)
+    compiled = compiled_for(fn, 0.0)
+    for sign in (1, -1):
+        inputs = (x * sign).requires_grad_(), w
+        assert_near(gradients(compiled, None, inputs), gradients(fn, None, inputs))
+
+
 # -- ways to say it --------------------------------------------------------------------------------
 
 

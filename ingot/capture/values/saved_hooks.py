@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def _refuse_hooks(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     context = session.realize(args[0])
     raise session.unsupported(
-        "saved-tensor-hooks",
+        "tensor-hook",
         f"{context.python_type().__name__}() sets hooks on what is saved for the backward",
     )
 
@@ -85,7 +85,7 @@ def _disable(session: Session, message: Value, fail_if_non_empty: Value | None =
     _guard(session)
     fails = fail_if_non_empty is None or session.known(fail_if_non_empty)
     if fails and hooks_are_active():
-        raise session.unsupported("saved-tensor-hooks", "hooks are forbidden that are in use")
+        raise session.unsupported("tensor-hook", "hooks are forbidden that are in use")
     session.python(saved_hooks_disable, session.known(message), False)
     session.graph.modes.changed()
     return NONE
