@@ -359,6 +359,7 @@ def _finish(
     if recorder.writes:
         recorder.inputs.guard_memory(session)
     recorder.inputs.guard_places(session)
+    recorder.inputs.guard_ragged(session)
     graph_module, inputs = recorder.finish(results.outputs)
     recorder.context.release()
     ops = sum(node.op not in ("placeholder", "output") for node in graph_module.graph.nodes)

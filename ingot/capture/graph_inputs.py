@@ -19,13 +19,14 @@ from torch import fx
 from ingot.capture.facts import overlapping
 from ingot.capture.guards import Kind, Quantity
 from ingot.capture.size_marks import marks_of
-from ingot.capture.sources import Source
+from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.errors import Unsupported
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import storage_key
+from ingot.graph.ragged import is_noted, ragged_identity
 from ingot.graph.shape_context import Bounds
-from ingot.reasons import BREAK, STATIC
+from ingot.reasons import BREAK, SKIP, STATIC
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -189,6 +190,22 @@ class GraphInputs:
             if storage_key(entry.fake) in self.context.addressed:
                 session.guard(entry.source, Kind.TENSOR_OFFSET, tensor.storage_offset())
                 session.guard(entry.source, Kind.TENSOR_MEMORY, tensor.untyped_storage().nbytes())
+
+    def guard_ragged(self, session: Session) -> None:
+        """States that tensors whose nested integers differ here have other ones."""
+        entries = []
+        for entry, tensor in self.tensors.values():
+            if is_noted(entry.fake):
+                entries.append((DerivedSource(entry.source, ragged_identity), tensor))
+        for j, (source, tensor) in enumerate(entries):
+            for other, its_tensor in entries[:j]:
+                if ragged_identity(tensor) is ragged_identity(its_tensor):
+                    raise session.unsupported(
+                        "nested-tensor",
+                        "nested tensors of two tensors of offsets that count as one",
+                        action=SKIP,
+                    )
+                session.guard(source, Kind.DISTINCT, other)
 
     def finish(self) -> list[GraphInput]:
         """Drops placeholders without a use and gives the inputs in their final order."""

@@ -29,7 +29,8 @@ from ingot.capture.operations import (
 )
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import ConstantValue
-from ingot.capture.values.tensor import SymIntValue, TensorValue, result_value
+from ingot.capture.values.node_results import result_value
+from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.wrapper_objects import WrapperObject
 from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.graph import python_random
@@ -193,10 +194,11 @@ class GraphRecorder:
         if self.context.read:
             node_of = self._number_or_node
         nodes = tuple([_argument(a, node_of) for a in args])
+        named = {k: _argument(v, node_of) for k, v in kwargs.items()}
         node = self.graph.create_node(op, target, name=about.node_name)
         node.args = nodes  # create_node would search them for symbolic sizes, which takes long
-        if kwargs:
-            node.kwargs = {k: _argument(v, node_of) for k, v in kwargs.items()}
+        if named:
+            node.kwargs = named
         if self.autograd:
             node.meta.update(origin_of(session))
         if type(result) is not FakeTensor:

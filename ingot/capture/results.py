@@ -68,6 +68,7 @@ from ingot.capture.values.local_classes import refuse_local
 from ingot.capture.values.local_members import local_member
 from ingot.capture.values.mappings import AttributesDict, DictObject, OwnItems
 from ingot.capture.values.modes import InferenceGuard, refuse_inside
+from ingot.capture.values.node_results import RaggedSize
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
 from ingot.capture.values.partials import PartialValue, partial_of
@@ -89,7 +90,7 @@ from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue, 
 from ingot.capture.values.tensor_hooks import HookHandle, refuse_alive, refuse_result
 from ingot.capture.values.tensor_objects import TensorObject
 from ingot.capture.values.unread import UnreadNumber
-from ingot.capture.values.wrapper_objects import WrapperObject, leaves_of
+from ingot.capture.values.wrapper_objects import WrapperObject, leaves_of, ragged_size_of
 from ingot.errors import Unsupported
 from ingot.graph.ambient import as_inference
 from ingot.graph.fakes import is_leaf
@@ -263,6 +264,12 @@ class Results:
         """The same of a wrapper subclass."""
         layout, tracks, leaves = leaves_of(self.session, value)
         return self._call(Wrap(layout, tracks), *leaves)
+
+    def _ragged_size(self, value: RaggedSize) -> Recipe:
+        """That of the instance which has it."""
+        _, _, (content, dim) = value.recipe
+        owner = self.session.graph.objects[id(content.fake)]
+        return self._call(ragged_size_of, self._recipe(owner), dim)
 
     def _view_again(self, value: TensorValue) -> Recipe | None:
         """A view of an outside leaf, in a graph that records no gradients: torch calls it a leaf as
@@ -588,6 +595,7 @@ RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     GeneratorValue: Results._generator,
     ConstantMethod: _of(getattr, "owner", "name"),
     SymIntValue: Results._output,
+    RaggedSize: Results._ragged_size,
     RelationValue: lambda results, value: results._call(value.function, *value.pair),
     TupleValue: Results._tuple,
     ListValue: Results._list,

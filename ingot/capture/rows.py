@@ -35,6 +35,7 @@ from ingot.capture.values import (  # noqa: F401
     marked,
     modes,
     module,
+    nested,
     number_formulas,
     optimizers,
     outside_iterators,

@@ -79,7 +79,7 @@ class FakeContext(Mode):
         if op in ADDRESSING:
             self.address(args[0])
         self.draws += is_random(op)
-        if torch.is_inference_mode_enabled() and is_composite(op):
+        if is_composite(op):
             with self:  # it comes here undecomposed, and its result may be an argument or its view
                 return run_composite(op, args, kwargs)
         if op is _NUMBER and id(args[0]) in self.known:

@@ -227,7 +227,7 @@ def _refused_outputs(
             tangent = recorder.input("", _tangent_of(output))
             try:
                 torch.autograd.grad(output, leaves, tangent, True, allow_unused=True)
-            except (RuntimeError, NotImplementedError) as error:
+            except (RuntimeError, NotImplementedError, ValueError) as error:
                 if not any(text in str(error) for text in _WHATEVER_THE_VALUES):
                     return {}
                 refused[k] = type(error)(str(error))
@@ -554,7 +554,7 @@ def _gradients(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequ
         return [None] * len(leaves)
     try:
         return _run_backward(heads, leaves, tangents)
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError, ValueError) as error:
         raise _BackwardRaises(f"{type(error).__name__}: {first_line(error)}") from error
 
 

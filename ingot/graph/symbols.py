@@ -37,6 +37,8 @@ def to_expr(value: Any) -> Expr:
         return as_expr(value)
     node = value.node
     if not isinstance(node, SizeNode):
+        if node.is_nested_int():
+            raise unsupported("nested-tensor", "a ragged size is used as a number")
         raise unsupported("symbolic-number", "a symbolic size that is not Ingot's")
     return node.expr
 
@@ -95,11 +97,11 @@ class _Number(_Node):
     def le(self, other: Any) -> TruthNode:
         return self._compared("<=", other)
 
-    def gt(self, other: Any) -> TruthNode:
-        return other._compared("<", self)  # type: ignore[no-any-return]
+    def gt(self, other: Any) -> Any:
+        return other.lt(self)
 
-    def ge(self, other: Any) -> TruthNode:
-        return other._compared("<=", self)  # type: ignore[no-any-return]
+    def ge(self, other: Any) -> Any:
+        return other.le(self)
 
 
 class SizeNode(_Number):
@@ -169,7 +171,9 @@ class SizeNode(_Number):
     def sub(self, other: SizeNode) -> SizeNode:
         return self._node(self.expr - other.expr)
 
-    def mul(self, other: SizeNode) -> SizeNode:
+    def mul(self, other: Any) -> Any:
+        if other.is_nested_int():
+            return other.mul(self)
         return self._node(self.expr * other.expr)
 
     def floordiv(self, other: SizeNode) -> SizeNode:
@@ -217,6 +221,10 @@ class SizeNode(_Number):
     # -- questions ---------------------------------------------------------------------------------
 
     def _compared(self, relation: Relation, right: SizeNode) -> TruthNode:
+        if right.is_nested_int():  # which equals no number
+            if relation not in ("==", "!="):
+                raise unsupported("nested-tensor", "whether a size is less than a ragged one")
+            return self.wrap_bool(relation == "!=")
         return _SizeComparison(self.context, self.expr, relation, right.expr)
 
     # -- memory layout: torch asks the first symbolic size of a tensor about the whole tensor ------

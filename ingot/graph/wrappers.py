@@ -10,8 +10,8 @@ graph is that of what their dispatch calls.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,9 @@ from torch import Tensor
 
 from ingot.errors import Unsupported, unsupported
 from ingot.graph.fakes import FakeTensor
-from ingot.torch_private import DisableTorchFunctionSubclass, OpOverload
+from ingot.graph.ragged import note_ragged
+from ingot.graph.wrapper_sizes import FLAT, Geometry, geometry_of
+from ingot.torch_private import DisableTorchFunctionSubclass, JaggedTensor, OpOverload
 
 
 def is_wrapper_class(cls: type) -> bool:
@@ -30,15 +32,14 @@ def is_wrapper_class(cls: type) -> bool:
 @dataclass(frozen=True, eq=False)
 class Layout:
     """How an instance is made of its inner tensors: by its class, their `names`, what
-    `__tensor_flatten__` says besides, and sizes and strides. `inner` has the layouts of those that
-    are such instances."""
+    `__tensor_flatten__` says besides, and its geometry. `inner` has the layouts of those that are
+    such instances."""
 
     cls: Any
     names: tuple[str, ...]
     inner: tuple[Layout | None, ...]
     context: Any
-    sizes: tuple[Any, ...]
-    strides: tuple[Any, ...]
+    geometry: Geometry
 
     @staticmethod
     def of(wrapper: Tensor) -> Layout:
@@ -49,21 +50,14 @@ class Layout:
             for name in names:
                 tensor = getattr(wrapper, name)
                 inner.append(Layout.of(tensor) if is_wrapper_class(type(tensor)) else None)
-            sizes, strides = tuple(wrapper.shape), wrapper.stride()
-        return Layout(type(wrapper), tuple(names), tuple(inner), context, sizes, strides)
-
-    @property
-    def count(self) -> int:
-        """How many plain tensors an instance has in all."""
-        counts = []
-        for layout in self.inner:
-            counts.append(1 if layout is None else layout.count)
-        return sum(counts)
+            layout = Layout(type(wrapper), tuple(names), tuple(inner), context, FLAT)
+            return replace(layout, geometry=geometry_of(wrapper, layout.leaves(wrapper)))
 
     def leaves(self, wrapper: Tensor) -> list[Tensor]:
         """The plain tensors of an instance of this class, those of inner ones in their place."""
         if type(wrapper) is not self.cls:
-            raise _refused(f"a {type(wrapper).__name__} in place of a {self.cls.__name__}")
+            other = "plain tensor" if type(wrapper) is FakeTensor else type(wrapper).__name__
+            raise _refused(f"a {other} in place of a {self.cls.__name__}")
         results: list[Tensor] = []
         for name, layout in zip(self.names, self.inner):
             tensor = getattr(wrapper, name)
@@ -73,12 +67,22 @@ class Layout:
                 results += layout.leaves(tensor)
         return results
 
-    def make(self, leaves: Iterator[Tensor]) -> Tensor:
-        """An instance of the next of these tensors."""
+    def make(self, leaves: Sequence[Tensor]) -> Tensor:
+        """An instance of these tensors, without a history."""
+        for leaf in leaves:
+            note_ragged(leaf)
+        made = self._made(list(leaves))
+        if made.requires_grad:  # the class has it so
+            made.requires_grad_(False)
+        return made
+
+    def _made(self, leaves: list[Tensor]) -> Tensor:
+        """The same of the first of these, which are taken off the list."""
+        sizes, strides = self.geometry.of_leaves(leaves)
         inner = {}
         for name, layout in zip(self.names, self.inner):
-            inner[name] = next(leaves) if layout is None else layout.make(leaves)
-        made = self.cls.__tensor_unflatten__(inner, self.context, self.sizes, self.strides)
+            inner[name] = leaves.pop(0) if layout is None else layout._made(leaves)
+        made = self.cls.__tensor_unflatten__(inner, self.context, sizes, strides)
         if type(made) is not self.cls:
             raise _refused(f"__tensor_unflatten__ of {self.cls.__name__} gives another class")
         return made  # type: ignore[no-any-return]
@@ -112,7 +116,7 @@ class Wrap:
     def __call__(self, *leaves: Tensor) -> Tensor:
         with DisableTorchFunctionSubclass():
             if not self.tracks:
-                return self.layout.make(iter(leaves))
+                return self.layout.make(leaves)
             with torch.enable_grad():
                 return _Wrap.apply(self.layout, *leaves)  # type: ignore[no-any-return]
 
@@ -154,33 +158,61 @@ class TakeApart:
 
     def __call__(self, wrapper: Tensor) -> tuple[Tensor, ...]:
         with DisableTorchFunctionSubclass():
+            leaves = self.layout.leaves(wrapper)
             if not wrapper.requires_grad:
-                return tuple(self.layout.leaves(wrapper))
+                return tuple(leaves)
             with torch.enable_grad():
-                return _TakeApart.apply(self.layout, wrapper)  # type: ignore[no-any-return]
+                parts: list[Tensor] = [*_TakeApart.apply(self.layout, wrapper)]
+            for k, leaf in enumerate(leaves):
+                if is_differentiable(leaf):
+                    leaves[k] = parts.pop(0)
+            return tuple(leaves)
 
 
 class _Wrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layout: Layout, *leaves: Tensor) -> Any:  # type: ignore[override]
-        ctx.layout = layout
-        return layout.make(map(Tensor.detach, leaves))
+        ctx.layout, ctx.tracked = layout, list(map(is_differentiable, leaves))
+        inner = []
+        for leaf, is_tracked in zip(leaves, ctx.tracked):
+            inner.append(leaf.detach() if is_tracked else leaf)
+        return layout.make(inner)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
-        return None, *TakeApart(ctx.layout)(gradient)
+        parts: list[Any] = [*TakeApart(ctx.layout)(gradient)]
+        for k, is_tracked in enumerate(ctx.tracked):
+            if not is_tracked:
+                parts[k] = None
+        return None, *parts
 
 
 class _TakeApart(torch.autograd.Function):
+    """Gives the inner tensors that have gradients."""
+
     @staticmethod
     def forward(ctx: Any, layout: Layout, wrapper: Tensor) -> Any:  # type: ignore[override]
-        ctx.layout = layout
-        return tuple(map(Tensor.detach, layout.leaves(wrapper)))
+        ctx.layout, ctx.leaves = layout, []
+        parts = []
+        for leaf in layout.leaves(wrapper):
+            is_part = is_differentiable(leaf)
+            ctx.leaves.append(None if is_part else leaf)
+            if is_part:
+                parts.append(leaf.detach())
+        return tuple(parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:  # type: ignore[override]
         tracks = torch.is_grad_enabled() and any(map(_requires_grad, gradients))
-        return None, Wrap(ctx.layout, tracks)(*gradients)
+        parts = iter(gradients)
+        leaves = [next(parts) if leaf is None else leaf for leaf in ctx.leaves]
+        return None, Wrap(ctx.layout, tracks)(*leaves)
+
+
+def is_differentiable(leaf: Tensor | None) -> bool:
+    """Whether an inner tensor has a part in the gradient of an instance. One of integers has none,
+    nor has one of no elements that only tells a size."""
+    return leaf is not None and leaf.dtype.is_floating_point and 0 not in leaf.shape[1:]
 
 
 def _requires_grad(tensor: Tensor) -> bool:
@@ -194,6 +226,17 @@ def below(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         with DisableTorchFunctionSubclass():
             return function(*args, **kwargs)
+
+    call.__name__ = function.__name__
+    return call
+
+
+@functools.cache
+def with_overrides(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same where `__torch_function__` of the instances is part of the node."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
 
     call.__name__ = function.__name__
     return call
@@ -213,6 +256,9 @@ def wrapper_classes(types: Sequence[type]) -> tuple[type, ...]:
 def dispatched(op: OpOverload, classes: Sequence[type], args: Any, kwargs: Any) -> Any:
     """What an op gives by the dispatch of these classes. They do not hear of fakes, which stand for
     plain tensors."""
+    if JaggedTensor in classes:
+        for argument in args:
+            note_ragged(argument)
     for cls in classes:
         result = cls.__torch_dispatch__(op, classes, args, kwargs)  # type: ignore[attr-defined]
         if result is not NotImplemented:

@@ -15,7 +15,7 @@ from ingot.torch_private import OpOverload
 _NAMES = (
     "activations arithmetic arrays attention control_flow conversions convolution "
     "convolution_backward creation functions indexing launches logic losses norms pooling products "
-    "random rearranging recurrent reductions resampling resampling_backward sampling scans "
+    "ragged random rearranging recurrent reductions resampling resampling_backward sampling scans "
     "scatters scored_attention searching softmax special views"
 )
 FAMILIES = tuple([import_module(f"ingot.ops.{name}") for name in _NAMES.split()])

@@ -85,6 +85,14 @@ def assert_alike(fn: Callable[..., Any], make: Make) -> None:
     assert len(compiler.compilations) == 1, [c.recompiled for c in compiler.compilations]
 
 
+def assert_described_alike(actual: Any, expected: Any) -> None:
+    """That two results have the same classes, attributes and elements."""
+    actual, expected = described(actual), described(expected)
+    assert _atoms(actual) == _atoms(expected)
+    for a, e in zip(_tensors(actual), _tensors(expected), strict=True):
+        assert_near(a, e)
+
+
 def _atoms(tree: Any) -> list[Any]:
     return [leaf for leaf in tree_leaves(tree) if not isinstance(leaf, Tensor)]
 

@@ -43,7 +43,7 @@ from ingot.capture.values.tensor_objects import (
     is_subclass_object,
     shown_as,
 )
-from ingot.capture.values.wrapper_objects import WrapperObject, call_wrapped
+from ingot.capture.values.wrapper_objects import WrapperObject, call_wrapped, is_asked_inside
 from ingot.errors import EagerRaises
 from ingot.torch_private import (
     DeviceContext,
@@ -128,6 +128,8 @@ def asks_python(session: Session, values: Iterable[Value]) -> bool:
     if not state.asks_subclasses:
         return False
     for value in _objects_in(session, values):
+        if is_asked_inside(value.cls):
+            continue
         if session.class_lookup(value.cls, _NAME) not in (_DEFAULT, disabled_torch_function_impl):
             return True
     return False
@@ -145,7 +147,7 @@ def _objects_in(session: Session, values: Iterable[Value]) -> Iterator[TensorObj
 
 def overrides_functions(session: Session, value: TensorObject) -> bool:
     """Whether the class of an instance is asked for functions of torch's."""
-    if not session.overrides.asks_subclasses:
+    if not session.overrides.asks_subclasses or is_asked_inside(value.cls):
         return False
     return session.class_lookup(value.cls, _NAME) is not disabled_torch_function_impl
 

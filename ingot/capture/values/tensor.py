@@ -34,7 +34,7 @@ from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
 from ingot.capture.values.operator_methods import BINARY_METHODS, EQUALITIES, in_place_forms
 from ingot.capture.values.relations import RELATIONS, RelationValue
-from ingot.capture.values.sequences import ListValue, TupleValue
+from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.subclasses import BuiltinObject, refuse_overrides
 from ingot.graph.fakes import data_of
 from ingot.graph.geometry import same_sizes
@@ -483,6 +483,7 @@ class SymIntValue(Value):
 
     __slots__ = ("_node", "fake", "recipe")
     is_symbolic = True
+    is_ragged = False
 
     def __init__(self, fake: Any, op: str, target: Any, args: tuple[Any, ...]) -> None:
         super().__init__()
@@ -607,7 +608,7 @@ class SymIntValue(Value):
             else:
                 operand = other.object
             other = ConstantValue(operand)
-        elif not isinstance(other, SymIntValue):
+        elif not isinstance(other, SymIntValue) or other.is_ragged:
             return None
         pair = in_order(self, operand, reflected)
         operands = list(in_order(self.fake, getattr(operand, "fake", operand), reflected))
@@ -662,33 +663,3 @@ def _is_in_graph(operand: Any) -> bool:
 def _is_double(value: Value) -> bool:
     """Whether it is a number of NumPy's that is a float."""
     return isinstance(value, ConstantValue) and isinstance(value.object, np.float64)
-
-
-def result_value(session: Session, result: Any, node: fx.Node | None) -> Value:
-    """The value of what an operation gave; `node` is its node, None where it was not recorded."""
-    if isinstance(result, torch.Tensor):
-        assert node is not None
-        return session.graph.tensor(result, lambda: node)
-    if isinstance(result, (tuple, list)):
-        items = []
-        for i, item in enumerate(result):
-            if isinstance(item, torch.Tensor) and node is not None:
-                items.append(
-                    session.graph.tensor(
-                        item, lambda i=i, item=item: session.graph.item(node, i, item)
-                    )
-                )
-            elif isinstance(item, torch.SymInt) and node is not None:
-                items.append(SymIntValue(item, "call_function", operator.getitem, (node, i)))
-            elif isinstance(item, (tuple, list)) and node is not None:
-                items.append(result_value(session, item, session.graph.item(node, i, item)))
-            else:
-                items.append(result_value(session, item, None))
-        if isinstance(result, list):
-            return ListValue(items, list)
-        return TupleValue(items, type(result))
-    if isinstance(result, torch.SymInt) and node is not None:
-        return SymIntValue.of_node(result, node)
-    if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        raise session.unsupported("symbolic-number", "an operation that gives a symbolic number")
-    return session.wrap_constant(result)

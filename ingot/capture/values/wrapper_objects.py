@@ -8,9 +8,10 @@ that its `__dict__` holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import starmap
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +29,33 @@ from ingot.capture.sources import (
 )
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, map_values
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.node_results import size_value
 from ingot.capture.values.objects import ObjectValue, instance_dict
+from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.tensor_objects import TensorObject, note_history
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.symbols import is_decided_by_data
 from ingot.graph.tracing import flat
-from ingot.graph.wrappers import Construct, Layout, Place, TakeApart, Wrap, below, is_wrapper_class
-from ingot.torch_private import DisableTorchFunctionSubclass, disabled_torch_dispatch_impl
+from ingot.graph.wrapper_sizes import Outline, facts_of, followers_of
+from ingot.graph.wrappers import (
+    Construct,
+    Layout,
+    Place,
+    TakeApart,
+    Wrap,
+    below,
+    is_differentiable,
+    is_wrapper_class,
+    with_overrides,
+)
+from ingot.reasons import STATIC
+from ingot.torch_private import (
+    DisableTorchFunctionSubclass,
+    JaggedTensor,
+    disabled_torch_dispatch_impl,
+    jagged_dummy,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -52,22 +72,9 @@ _REFUSED = frozenset(
     """.split()
 )
 """Methods that do something to the object itself, or ask about its memory."""
+_DISPATCHED = frozenset({torch.strided, torch.jagged})
+"""The layouts of tensors whose class dispatches their ops."""
 _MOST = 8  # objects within objects whose state is guarded
-
-
-def facts_of(wrapper: torch.Tensor) -> tuple[Any, ...]:
-    """What an instance is to torch."""
-    with DisableTorchFunctionSubclass():
-        return (
-            wrapper.shape,
-            wrapper.stride(),
-            wrapper.storage_offset(),
-            wrapper.dtype,
-            wrapper.device,
-            wrapper.layout,
-            wrapper.requires_grad,
-            wrapper.is_leaf,
-        )
 
 
 def parts_of(wrapper: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -80,8 +87,12 @@ def dispatches(session: Session, cls: type) -> bool:
     if not is_wrapper_class(cls):
         return False
     raw = session.class_lookup(cls, "__torch_dispatch__")
-    is_torchs = cls.__module__.startswith("torch.") and ".testing." not in cls.__module__
-    return raw is not disabled_torch_dispatch_impl and not is_torchs
+    if raw is disabled_torch_dispatch_impl:
+        return False
+    if cls is JaggedTensor:
+        jagged_dummy()  # is made when it is first asked for, which must not be among fakes
+        return True
+    return not cls.__module__.startswith("torch.") or ".testing." in cls.__module__
 
 
 class WrapperObject(TensorObject):
@@ -98,12 +109,16 @@ class WrapperObject(TensorObject):
     def content_attribute(self, session: Session, name: str) -> Value:
         fake = self.content(session).fake
         with DisableTorchFunctionSubclass():
+            if name == "shape":
+                return _shape(session, self)
             if name in _OF_GEOMETRY:
                 return session.wrap_constant(getattr(fake, name))
             if name == "is_leaf":
                 if self.source is None:
                     return ConstantValue(fake.is_leaf)
                 return ConstantValue(facts_of(self.object)[-1])  # which is guarded
+            if name == "is_nested":
+                return ConstantValue(fake.is_nested)
         if name in _VIEWS:
             node = self.content(session)
             return session.call_function(below(getattr), node, ConstantValue(name))
@@ -161,83 +176,140 @@ def _made_again(session: Session, value: WrapperObject) -> TensorValue:
     """The node that makes an outside instance of its inner tensors, all else guarded."""
     wrapper, source = value.object, value.source
     assert source is not None
-    facts = session.guard_derived(facts_of, wrapper, source)
-    requires_grad = facts[6]
     try:
         layout = Layout.of(wrapper)
     except Exception as error:
         raise session.unsupported(
             "tensor-subclass", f"{value.describe()}, whose __tensor_flatten__ raises {error!r}"
         ) from None
-    leaves = list(_leaves(session, value, wrapper, layout, source))
-    if requires_grad:
-        leaves = list(_tracked_leaves(session, value, leaves))
-    made = session.call_function(Wrap(layout, requires_grad), *leaves)
+    with DisableTorchFunctionSubclass():
+        tracks = wrapper.requires_grad
+    places = list(_places(session, value, wrapper, layout, source))
+    if tracks:
+        places = list(_tracked(wrapper, places, source))
+    leaves = list(starmap(partial(_leaf, session), places))
+    made = session.call_function(Wrap(layout, tracks), *leaves)
     content = made.content(session)  # type: ignore[attr-defined]
-    if facts_of(content.fake)[:-1] != facts[:-1]:
-        raise session.unsupported(
-            "tensor-subclass", f"{value.describe()}, which __tensor_unflatten__ makes otherwise"
-        )
+    _guard_alike(session, value, (wrapper, content.fake), layout, source)
     session.graph.objects[id(content.fake)] = value
     note_history(session, value, content.fake)
     return content
 
 
-def _leaves(
+Leaf = tuple[torch.Tensor, Source]
+
+
+def _places(
     session: Session, value: WrapperObject, wrapper: Any, layout: Layout, source: Source
-) -> Iterator[Value]:
-    """The plain tensors of an instance, as inputs of the graph. The rest of its state is
-    guarded."""
+) -> Iterator[Leaf]:
+    """The plain tensors of an instance, and where they are."""
     namespace = instance_dict(wrapper)
-    if namespace is None or wrapper.layout is not torch.strided:
+    if namespace is None or wrapper.layout not in _DISPATCHED:
         raise session.unsupported("tensor-subclass", f"{value.describe()}: a tensor subclass")
-    names = set(layout.names)
-    session.guard(InstanceDictSource(source), Kind.DICT_KEYS, tuple(namespace))
-    for name, held in namespace.items():
-        if name in names:
-            continue
-        if isinstance(held, torch.Tensor):
-            raise session.unsupported(
-                "tensor-subclass",
-                f"{value.describe()}, whose __tensor_flatten__ leaves out {name!r}",
-            )
-        _guard_state(session, held, AttrSource(source, name), 0)
+    session.guard_derived(_state_names, namespace, InstanceDictSource(source))
     for name, inner in zip(layout.names, layout.inner):
-        if name not in namespace:
+        held = getattr(wrapper, name)
+        place = _place_in(namespace, held, source)
+        if place is None:
             raise session.unsupported(
                 "tensor-subclass", f"{value.describe()}, whose inner tensor {name!r} is computed"
             )
-        held, place = namespace[name], AttrSource(source, name)
-        if inner is not None:
+        if inner is None:
+            yield held, place
+        else:
             session.guard(place, Kind.TYPE, type(held))
-            session.guard_derived(facts_of, held, place)
-            yield from _leaves(session, value, held, inner, place)
-            continue
-        leaf = session.realize(session.wrap(held, place))
-        if type(leaf) is not TensorValue:
-            raise session.unsupported("tensor-subclass", f"{leaf.describe()} in a wrapper")
-        yield leaf
+            yield from _places(session, value, held, inner, place)
 
 
-def _tracked_leaves(
-    session: Session, value: WrapperObject, leaves: Iterable[Value]
-) -> Iterator[Value]:
-    """The same with the history of the instance."""
-    assert value.source is not None
-    for leaf in leaves:
-        if not leaf.fake.dtype.is_floating_point:  # type: ignore[attr-defined]
+def _place_in(namespace: dict[str, Any], tensor: Any, source: Source) -> Source | None:
+    """Where the state of an instance holds an inner tensor: in an attribute, or a dict that is
+    one."""
+    for name, held in namespace.items():
+        if held is tensor:
+            return AttrSource(source, name)
+        if type(held) is dict:
+            for key, item in held.items():
+                if item is tensor:
+                    return ItemSource(AttrSource(source, name), key)
+    return None
+
+
+def _tracked(wrapper: Any, places: Iterable[Leaf], source: Source) -> Iterator[Leaf]:
+    """The same, with the history of the instance where they have a part in its gradient."""
+    parts = parts_of(wrapper)
+    for k, (leaf, place) in enumerate(places):
+        if is_differentiable(leaf):
+            yield parts[k], ItemSource(DerivedSource(source, parts_of), k)
+        else:
+            yield leaf, place
+
+
+def _leaf(session: Session, tensor: torch.Tensor, place: Source) -> Value:
+    leaf = session.realize(session.wrap(tensor, place))
+    if type(leaf) is not TensorValue:
+        raise session.unsupported("tensor-subclass", f"{leaf.describe()} in a wrapper")
+    return leaf
+
+
+def _guard_alike(
+    session: Session, value: Value, pair: tuple[Any, Any], layout: Layout, source: Source
+) -> None:
+    """States that an outside instance, the first of the pair, is what it is in the graph: the
+    second, around fakes."""
+    wrapper, fake = pair
+    state = instance_dict(wrapper) or {}
+    names = _state_names(state)
+    followers = followers_of(wrapper, fake, names)
+    outline = Outline(fake, layout, followers)
+    facts = session.guard_derived(outline, wrapper, source)
+    if facts[0] or facts_of(fake)[:-1] != facts_of(wrapper)[:-1]:
+        raise session.unsupported(
+            "tensor-subclass", f"{value.describe()}, which __tensor_unflatten__ makes otherwise"
+        )
+    with DisableTorchFunctionSubclass():
+        if any(map(_is_symbol, flat(fake.__tensor_flatten__()[1]))):
             raise session.unsupported(
-                "tensor-subclass", f"gradients of {value.describe()} with inner integers"
+                "tensor-subclass", "a wrapper keeps its size in an object", action=STATIC
             )
-    source = DerivedSource(value.source, parts_of)
-    for k, part in enumerate(parts_of(value.object)):
-        yield session.realize(session.wrap(part, ItemSource(source, k)))
+        inner = [getattr(wrapper, name) for name in layout.names]
+        inner_fakes = [getattr(fake, name) for name in layout.names]
+    for name in names:
+        held = state[name]
+        if name not in followers and not _is_any(held, inner):
+            place = AttrSource(source, name)
+            if isinstance(held, torch.Tensor):
+                raise session.unsupported(
+                    "tensor-subclass",
+                    f"{value.describe()}, whose __tensor_flatten__ leaves out {name!r}",
+                )
+            _guard_state(session, held, place, 0, inner)
+    for name, of_inner, *both in zip(layout.names, layout.inner, inner, inner_fakes):
+        if of_inner is not None:
+            _guard_alike(session, value, tuple(both), of_inner, AttrSource(source, name))
 
 
-def _guard_state(session: Session, object_: Any, source: Source, depth: int) -> None:
-    """States that an object is as it is now: by what it holds, or that it is this very object."""
+def _state_names(state: dict[str, Any]) -> tuple[str, ...]:
+    """The names that an instance holds something under, without what torch keeps there."""
+    names = []
+    for name in state:
+        if not name.startswith(("_sym_sizes_capsule", "_sym_strides_capsule", "_dynamo_")):
+            names.append(name)
+    return tuple(names)
+
+
+def _is_any(object_: Any, others: Iterable[Any]) -> bool:
+    return any(object_ is other for other in others)
+
+
+def _guard_state(
+    session: Session, object_: Any, source: Source, depth: int, inner: Sequence[Any] = ()
+) -> None:
+    """States that an object is as it is now: by what it holds, or that it is this very object.
+    `inner` are tensors that are guarded otherwise."""
     if is_plain_constant(object_):
         session.guard(source, Kind.EQUALS, object_)
+        return
+    if _is_any(object_, inner):
         return
     cls = type(object_)
     namespace = instance_dict(object_)
@@ -247,21 +319,31 @@ def _guard_state(session: Session, object_: Any, source: Source, depth: int) -> 
         session.guard(source, Kind.TYPE, cls)
         session.guard(source, Kind.LENGTH, len(object_))
         for k, item in enumerate(object_):
-            _guard_state(session, item, ItemSource(source, k), depth + 1)
+            _guard_state(session, item, ItemSource(source, k), depth + 1, inner)
     elif cls is dict:
         session.guard(source, Kind.TYPE, cls)
-        _guard_entries(session, object_, source, depth)
+        _guard_entries(session, object_, source, depth, inner)
+    elif cls is set and all(map(is_plain_constant, object_)):
+        session.guard(source, Kind.TYPE, cls)
+        session.guard_derived(_in_some_order, object_, source)
     elif namespace is None or not _is_record(cls):
         session.guard(source, Kind.IDENTITY, object_)
     else:
         session.guard(source, Kind.TYPE, cls)
-        _guard_entries(session, namespace, InstanceDictSource(source), depth)
+        _guard_entries(session, namespace, InstanceDictSource(source), depth, inner)
 
 
-def _guard_entries(session: Session, entries: dict[Any, Any], source: Source, depth: int) -> None:
+def _in_some_order(elements: set[Any]) -> tuple[Any, ...]:
+    """The elements of a set, equal sets in the same order."""
+    return tuple(sorted(elements, key=repr))
+
+
+def _guard_entries(
+    session: Session, entries: dict[Any, Any], source: Source, depth: int, inner: Sequence[Any]
+) -> None:
     session.guard(source, Kind.DICT_KEYS, tuple(entries))
     for key, item in entries.items():
-        _guard_state(session, item, ItemSource(source, key), depth + 1)
+        _guard_state(session, item, ItemSource(source, key), depth + 1, inner)
 
 
 def _is_record(cls: type) -> bool:
@@ -321,17 +403,17 @@ def leaves_of(session: Session, value: WrapperObject) -> tuple[Layout, bool, lis
 
 
 def _with_known_sizes(session: Session, layout: Layout) -> Layout:
-    """The same layout for the sizes of this call, which become guards."""
+    """The same layout for the sizes of this call that do not follow from inner tensors; they become
+    guards."""
     inner: list[Layout | None] = []
     for of_inner in layout.inner:
         inner.append(of_inner and _with_known_sizes(session, of_inner))
-    return replace(
-        layout,
-        inner=tuple(inner),
-        context=_known(session, layout.context),
-        sizes=_known(session, layout.sizes),
-        strides=_known(session, layout.strides),
+    geometry = layout.geometry._replace(
+        sizes=_known(session, layout.geometry.sizes),
+        strides=_known(session, layout.geometry.strides),
     )
+    context = _known(session, layout.context)
+    return replace(layout, inner=tuple(inner), context=context, geometry=geometry)
 
 
 def _known(session: Session, tree: Any) -> Any:
@@ -354,23 +436,52 @@ def _is_symbol(value: Any) -> bool:
     return isinstance(value, torch.SymInt)
 
 
+def _shape(session: Session, value: WrapperObject) -> Value:
+    content = value.content(session)
+    with DisableTorchFunctionSubclass():
+        sizes: list[Value] = []
+        for dim, size in enumerate(content.fake.shape):
+            if isinstance(size, torch.SymInt):
+                place = content, dim
+                sizes.append(size_value(size, "call_function", below(torch.Tensor.size), place))
+            else:
+                sizes.append(ConstantValue(size))
+    return TupleValue(sizes, torch.Size)
+
+
+def _size(session: Session, content: Value, *dims: Value) -> Value:
+    """What `Tensor.size` gives."""
+    shape = _shape(session, session.graph.objects[id(content.fake)])  # type: ignore[attr-defined]
+    return session.get_item(shape, *dims) if dims else shape
+
+
+def ragged_size_of(tensor: torch.Tensor, dim: int) -> Any:
+    """A size of an instance, as it is."""
+    with DisableTorchFunctionSubclass():
+        return tensor.shape[dim]
+
+
 # -- ops -------------------------------------------------------------------------------------------
 
 
 def call_wrapped(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """A call of torch's with wrappers, as one node: the dispatch of their classes runs."""
     name = getattr(function, "__name__", "")
+    if name == "requires_grad_" and _has_it_so(*args):
+        return args[0]
     if name in _REFUSED or not _is_op(function):
         raise session.unsupported("tensor-subclass", f"{name} of a wrapper subclass")
     values = list(map(session.deep, args))
     named = map_values(session.deep, kwargs)
+    if name == "size" and not named:
+        return _size(session, *values)
     wrappers: list[torch.Tensor] = []
     for value in (*values, *named.values()):
         value.argument(partial(_note_wrapper, wrappers))
     before = list(map(_state_of, wrappers))
     versions = list(map(_version_of, wrappers))
     try:
-        result = session.call_function(below(function), *values, **named)
+        result = session.call_function(_target_of(function, wrappers), *values, **named)
     except NotConstant as unknown:
         raise session.unsupported(
             "argument-kind", f"{name} is given {unknown.args[0].describe()}"
@@ -380,6 +491,27 @@ def call_wrapped(session: Session, function: Any, args: Arguments, kwargs: Keywo
     if list(map(_version_of, wrappers)) != versions:
         session.graph.writes = True
     return result
+
+
+def is_asked_inside(cls: type) -> bool:
+    """Whether `__torch_function__` of a class runs within the nodes of a graph: it is torch's."""
+    return cls is JaggedTensor
+
+
+def _target_of(function: Any, wrappers: Iterable[torch.Tensor]) -> Callable[..., Any]:
+    if any(map(is_asked_inside, map(type, wrappers))):
+        return with_overrides(function)
+    return below(function)
+
+
+_TRUE = ConstantValue(True)
+
+
+def _has_it_so(content: Any, requires_grad: Value = _TRUE) -> bool:
+    """Whether `requires_grad_` changes nothing."""
+    with DisableTorchFunctionSubclass():
+        known = requires_grad.is_constant() and requires_grad.constant()
+        return known is content.fake.requires_grad
 
 
 def _is_op(function: Any) -> bool:
@@ -398,7 +530,8 @@ def _note_wrapper(wrappers: list[torch.Tensor], leaf: Any) -> None:
 
 def _state_of(wrapper: torch.Tensor) -> dict[str, int]:
     """What an instance holds, by identity."""
-    return map_values(id, vars(wrapper))
+    state = vars(wrapper)
+    return {name: id(state[name]) for name in _state_names(state)}
 
 
 def _version_of(wrapper: torch.Tensor) -> int:
