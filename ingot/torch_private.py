@@ -43,6 +43,7 @@ GRADIENTS = "compiled gradients"
 BACKWARDS = "compiled_backward"
 GRAPHS = "CUDA graphs"
 SCALERS = "steps of a gradient scaler"
+NESTED = "nested tensors"
 
 MISSING: dict[str, str] = {}
 """By the path of each name that this torch does not have: the feature that is off, "" for what the
@@ -345,16 +346,18 @@ maybe_exchange_device = find("torch.cuda._maybe_exchange_device")
 native_nn = find("torch._C._nn")
 native_linear = find("torch._C._nn.linear")
 native_one_hot = find("torch._C._nn.one_hot")
-NestedIntNode = find("torch.nested._internal.nested_int.NestedIntNode")
-nested_int_of = find("torch.nested._internal.nested_tensor.get_tensor_symint")
-nested_ints = find("torch.nested._internal.nested_tensor._tensor_symint_registry")
+NestedIntNode = find("torch.nested._internal.nested_int.NestedIntNode", NESTED)
+nested_int_of = find("torch.nested._internal.nested_tensor.get_tensor_symint", NESTED)
+nested_ints = find("torch.nested._internal.nested_tensor._tensor_symint_registry", NESTED)
 constant_bool_node = find("torch._C._get_constant_bool_symnode")
-JaggedTensor = find("torch.nested._internal.nested_tensor.NestedTensor")
-jagged_dummy = find("torch.nested._internal.nested_tensor._nt_view_dummy")
-jagged_from_padded = find("torch.nested._internal.nested_tensor.nested_from_padded")
-jagged_view = find("torch.nested._internal.nested_tensor.nested_view_from_values_offsets")
+native_attention = find("torch._C._nn.scaled_dot_product_attention")
+select_jagged_attention = find("torch.nested._internal.sdpa._select_sdp_backend", NESTED)
+JaggedTensor = find("torch.nested._internal.nested_tensor.NestedTensor", NESTED)
+jagged_dummy = find("torch.nested._internal.nested_tensor._nt_view_dummy", NESTED)
+jagged_from_padded = find("torch.nested._internal.nested_tensor.nested_from_padded", NESTED)
+jagged_view = find("torch.nested._internal.nested_tensor.nested_view_from_values_offsets", NESTED)
 jagged_view_of_lengths = find(
-    "torch.nested._internal.nested_tensor.nested_view_from_values_offsets_lengths"
+    "torch.nested._internal.nested_tensor.nested_view_from_values_offsets_lengths", NESTED
 )
 nested_tensor_from_mask_left_aligned = find("torch._nested_tensor_from_mask_left_aligned")
 resize_output_ = find("torch._resize_output_")
@@ -444,6 +447,12 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
             _post_accumulate_grad_hooks _use_count _version
             """.split()
         ),
+    ),
+    "a nested tensor": (
+        NESTED,
+        SimpleNamespace(**vars(JaggedTensor), **getattr(JaggedTensor, "__annotations__", {})),
+        ("_lengths", "_maybe_max_seqlen", "_maybe_min_seqlen", "_offsets", "_ragged_idx", "_size",
+         "_values"),
     ),
     "torch.UntypedStorage": (ALL, torch.UntypedStorage, ("_cdata",)),
     "torch.nn.Module": (ALL, torch.nn.Module(), ("_buffers", "_modules", "_parameters", *_HOOKS)),

@@ -14,7 +14,14 @@ from ingot.errors import unsupported
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.symbols import SizeNode
 from ingot.loops.expr import Expr, as_expr
-from ingot.torch_private import NestedIntNode, constant_bool_node, nested_int_of, nested_ints
+from ingot.torch_private import (
+    NESTED,
+    NestedIntNode,
+    constant_bool_node,
+    nested_int_of,
+    nested_ints,
+    why_off,
+)
 
 
 class RaggedNode(NestedIntNode):  # type: ignore[misc, valid-type]
@@ -74,7 +81,7 @@ _DTYPES = frozenset({torch.int64, torch.int32})
 
 def is_noted(tensor: Any) -> bool:
     """Whether a nested integer has been asked of a fake."""
-    return _may_have_one(tensor) and tensor in nested_ints
+    return why_off(NESTED) is None and _may_have_one(tensor) and tensor in nested_ints
 
 
 def ragged_identity(tensor: torch.Tensor) -> Any:

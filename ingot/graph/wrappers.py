@@ -19,9 +19,16 @@ from torch import Tensor
 
 from ingot.errors import Unsupported, unsupported
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.jagged_attention import jagged_attention
 from ingot.graph.ragged import note_ragged
 from ingot.graph.wrapper_sizes import FLAT, Geometry, geometry_of
-from ingot.torch_private import DisableTorchFunctionSubclass, JaggedTensor, OpOverload
+from ingot.torch_private import (
+    DisableTorchFunctionSubclass,
+    JaggedTensor,
+    OpOverload,
+    aten,
+    native_attention,
+)
 
 
 def is_wrapper_class(cls: type) -> bool:
@@ -33,13 +40,14 @@ def is_wrapper_class(cls: type) -> bool:
 class Layout:
     """How an instance is made of its inner tensors: by its class, their `names`, what
     `__tensor_flatten__` says besides, and its geometry. `inner` has the layouts of those that are
-    such instances."""
+    such instances, and `tracked` says which of the plain ones have a part in a gradient."""
 
     cls: Any
     names: tuple[str, ...]
     inner: tuple[Layout | None, ...]
     context: Any
     geometry: Geometry
+    tracked: tuple[int, ...]
 
     @staticmethod
     def of(wrapper: Tensor) -> Layout:
@@ -50,8 +58,21 @@ class Layout:
             for name in names:
                 tensor = getattr(wrapper, name)
                 inner.append(Layout.of(tensor) if is_wrapper_class(type(tensor)) else None)
-            layout = Layout(type(wrapper), tuple(names), tuple(inner), context, FLAT)
-            return replace(layout, geometry=geometry_of(wrapper, layout.leaves(wrapper)))
+            layout = Layout(type(wrapper), tuple(names), tuple(inner), context, FLAT, ())
+            leaves = layout.leaves(wrapper)
+            tracked = []
+            for k, place in enumerate(layout.places()):
+                if _is_differentiable(place, leaves[k]):
+                    tracked.append(k)
+            geometry = geometry_of(wrapper, leaves)
+            return replace(layout, geometry=geometry, tracked=tuple(tracked))
+
+    def places(self) -> list[tuple[Any, str]]:
+        """The class and the attribute that each plain tensor belongs to."""
+        results: list[tuple[Any, str]] = []
+        for name, layout in zip(self.names, self.inner):
+            results += [(self.cls, name)] if layout is None else layout.places()
+        return results
 
     def leaves(self, wrapper: Tensor) -> list[Tensor]:
         """The plain tensors of an instance of this class, those of inner ones in their place."""
@@ -69,8 +90,9 @@ class Layout:
 
     def make(self, leaves: Sequence[Tensor]) -> Tensor:
         """An instance of these tensors, without a history."""
-        for leaf in leaves:
-            note_ragged(leaf)
+        if self.cls is JaggedTensor:
+            for leaf in leaves:
+                note_ragged(leaf)
         made = self._made(list(leaves))
         if made.requires_grad:  # the class has it so
             made.requires_grad_(False)
@@ -163,26 +185,24 @@ class TakeApart:
                 return tuple(leaves)
             with torch.enable_grad():
                 parts: list[Tensor] = [*_TakeApart.apply(self.layout, wrapper)]
-            for k, leaf in enumerate(leaves):
-                if is_differentiable(leaf):
-                    leaves[k] = parts.pop(0)
+            for k in self.layout.tracked:
+                leaves[k] = parts.pop(0)
             return tuple(leaves)
 
 
 class _Wrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, layout: Layout, *leaves: Tensor) -> Any:  # type: ignore[override]
-        ctx.layout, ctx.tracked = layout, list(map(is_differentiable, leaves))
-        inner = []
-        for leaf, is_tracked in zip(leaves, ctx.tracked):
-            inner.append(leaf.detach() if is_tracked else leaf)
+        ctx.layout, inner = layout, list(leaves)
+        for k in layout.tracked:
+            inner[k] = leaves[k].detach()
         return layout.make(inner)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
         parts: list[Any] = [*TakeApart(ctx.layout)(gradient)]
-        for k, is_tracked in enumerate(ctx.tracked):
-            if not is_tracked:
+        for k in range(len(parts)):
+            if k not in ctx.layout.tracked:
                 parts[k] = None
         return None, *parts
 
@@ -192,27 +212,31 @@ class _TakeApart(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, layout: Layout, wrapper: Tensor) -> Any:  # type: ignore[override]
-        ctx.layout, ctx.leaves = layout, []
-        parts = []
-        for leaf in layout.leaves(wrapper):
-            is_part = is_differentiable(leaf)
-            ctx.leaves.append(None if is_part else leaf)
-            if is_part:
-                parts.append(leaf.detach())
+        ctx.layout, ctx.leaves, parts = layout, layout.leaves(wrapper), []
+        for k in layout.tracked:
+            parts.append(ctx.leaves[k].detach())
+            ctx.leaves[k] = None
         return tuple(parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:  # type: ignore[override]
         tracks = torch.is_grad_enabled() and any(map(_requires_grad, gradients))
-        parts = iter(gradients)
-        leaves = [next(parts) if leaf is None else leaf for leaf in ctx.leaves]
+        leaves = list(ctx.leaves)
+        for k, gradient in zip(ctx.layout.tracked, gradients):
+            leaves[k] = gradient
         return None, Wrap(ctx.layout, tracks)(*leaves)
 
 
-def is_differentiable(leaf: Tensor | None) -> bool:
-    """Whether an inner tensor has a part in the gradient of an instance. One of integers has none,
-    nor has one of no elements that only tells a size."""
-    return leaf is not None and leaf.dtype.is_floating_point and 0 not in leaf.shape[1:]
+_TELL_SIZES = frozenset(
+    {(JaggedTensor, "_min_seqlen_tensor"), (JaggedTensor, "_max_seqlen_tensor")}
+)
+"""Inner tensors that have no elements: their size is what they say."""
+
+
+def _is_differentiable(place: tuple[Any, str], leaf: Tensor) -> bool:
+    """Whether an inner tensor has a part in the gradient of an instance."""
+    is_number = leaf.dtype.is_floating_point or leaf.dtype.is_complex
+    return is_number and place not in _TELL_SIZES
 
 
 def _requires_grad(tensor: Tensor) -> bool:
@@ -235,11 +259,21 @@ def below(function: Callable[..., Any]) -> Callable[..., Any]:
 def with_overrides(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same where `__torch_function__` of the instances is part of the node."""
 
+    chosen = _REPLACED.get(function, function)
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
+        return chosen(*args, **kwargs)
 
     call.__name__ = function.__name__
     return call
+
+
+_REPLACED: dict[Any, Callable[..., Any]] = {native_attention: jagged_attention}
+"""Functions of which torch's own version for instances of its classes reads their data."""
+
+
+_LAZY = frozenset({aten._conj.default, aten._neg_view.default})
+"""Ops that leave it to later ones to do what they say."""
 
 
 # -- their dispatch --------------------------------------------------------------------------------
@@ -256,6 +290,8 @@ def wrapper_classes(types: Sequence[type]) -> tuple[type, ...]:
 def dispatched(op: OpOverload, classes: Sequence[type], args: Any, kwargs: Any) -> Any:
     """What an op gives by the dispatch of these classes. They do not hear of fakes, which stand for
     plain tensors."""
+    if op in _LAZY:
+        raise _refused(f"{op} of a wrapper, whose dispatch may not see that it is to be done")
     if JaggedTensor in classes:
         for argument in args:
             note_ragged(argument)

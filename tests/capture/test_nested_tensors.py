@@ -233,6 +233,15 @@ def test_known_lengths_of_rows(name: str) -> None:
     check((PROGRAMS | INFERENCE_ONLY)[name], of_list)
 
 
+EMPTY_ROWS: tuple[Sizes, ...] = ((3, 0, 2), (0, 1, 2), (1,), (0, 0), (2, 0))
+
+
+@pytest.mark.parametrize("name", ["gelu", "a stack of layers", "padded", "heads", "values", "amax"])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_empty_rows(name: str, requires_grad: bool) -> None:
+    check(PROGRAMS[name], jagged, requires_grad, EMPTY_ROWS, at_most=len(EMPTY_ROWS))
+
+
 @pytest.mark.parametrize("name", INFERENCE_ONLY)
 def test_gradients_that_eager_lacks(name: str) -> None:
     fn = INFERENCE_ONLY[name]
@@ -260,6 +269,55 @@ def test_errors(fn: Callable[[Any], Any]) -> None:
         fn(x)
     with pytest.raises(expected.type):
         compiled(x)
+
+
+# -- attention -------------------------------------------------------------------------------------
+
+
+def split_heads(x: Tensor) -> Tensor:
+    return x.view(x.size(0), -1, 2, 4).transpose(1, 2)
+
+
+class Attention(nn.Module):
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
+        self.scale = scale
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        y = x if y is None else y
+        q, k, v = split_heads(self.q(x)), split_heads(self.k(y)), split_heads(self.v(y))
+        result = F.scaled_dot_product_attention(q, k, v, scale=self.scale)
+        return result.transpose(1, 2).flatten(-2)
+
+
+@pytest.mark.parametrize("make", [jagged, of_list])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_attention(make: Callable[..., Any], requires_grad: bool, scale: float | None) -> None:
+    torch.manual_seed(0)
+    check(Attention(scale), make, requires_grad)
+
+
+def test_attention_between_two() -> None:
+    torch.manual_seed(0)
+    model = Attention()
+    compiled = ingot.compile(model, fullgraph=True)
+    for sizes in (*BATCHES, (3, 0, 2), (0, 1, 2)):
+        x, y = jagged(sizes, True), jagged([n + 1 for n in reversed(sizes)], True)
+        for given in (x, y):
+            actual, expected = compiled(x, y), model(x, y)
+            assert_same(actual, expected, x)
+            assert_same(gradient(actual, given), gradient(expected, given), given)
+
+
+def test_attention_that_eager_refuses() -> None:
+    def fn(x: Tensor) -> Tensor:
+        q = split_heads(x)
+        return F.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+    with pytest.raises(RuntimeError, match="No viable backend"):
+        ingot.compile(fn)(jagged((3, 2)))
 
 
 # -- made inside -----------------------------------------------------------------------------------

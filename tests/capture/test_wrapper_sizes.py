@@ -74,6 +74,18 @@ def test_gradients(fn: Callable[[Any], Any]) -> None:
     assert compilations(compiled) == 2
 
 
+@pytest.mark.parametrize("fn", [lambda x: x * x * 2j, lambda x: x * x.conj(), lambda x: x + x])
+def test_complex_inner_tensors(fn: Callable[[Any], Any]) -> None:
+    a, b = torch.randn(4, 3, dtype=torch.complex64), torch.randn(4, 3, dtype=torch.complex64)
+    x = Pair(a, b)
+    assert_described_alike(ingot.compile(fn)(x), fn(x))
+    x, gradients = Pair(a, b, requires_grad=True), []
+    for run in (ingot.compile(fn), fn):
+        y = run(x)
+        gradients.append(torch.autograd.grad(y, x, torch.ones_like(y))[0])
+    assert_described_alike(gradients[0], gradients[1])
+
+
 def test_a_size_that_the_class_keeps_is_compiled_for() -> None:
     def fn(w: Tensor) -> Tensor:
         return w + 1

@@ -45,16 +45,17 @@ from ingot.graph.wrappers import (
     TakeApart,
     Wrap,
     below,
-    is_differentiable,
     is_wrapper_class,
     with_overrides,
 )
 from ingot.reasons import STATIC
 from ingot.torch_private import (
+    NESTED,
     DisableTorchFunctionSubclass,
     JaggedTensor,
     disabled_torch_dispatch_impl,
     jagged_dummy,
+    why_off,
 )
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def dispatches(session: Session, cls: type) -> bool:
     raw = session.class_lookup(cls, "__torch_dispatch__")
     if raw is disabled_torch_dispatch_impl:
         return False
-    if cls is JaggedTensor:
+    if cls is JaggedTensor and why_off(NESTED) is None:
         jagged_dummy()  # is made when it is first asked for, which must not be among fakes
         return True
     return not cls.__module__.startswith("torch.") or ".testing." in cls.__module__
@@ -186,7 +187,7 @@ def _made_again(session: Session, value: WrapperObject) -> TensorValue:
         tracks = wrapper.requires_grad
     places = list(_places(session, value, wrapper, layout, source))
     if tracks:
-        places = list(_tracked(wrapper, places, source))
+        places = list(_tracked(wrapper, layout, places, source))
     leaves = list(starmap(partial(_leaf, session), places))
     made = session.call_function(Wrap(layout, tracks), *leaves)
     content = made.content(session)  # type: ignore[attr-defined]
@@ -234,11 +235,13 @@ def _place_in(namespace: dict[str, Any], tensor: Any, source: Source) -> Source 
     return None
 
 
-def _tracked(wrapper: Any, places: Iterable[Leaf], source: Source) -> Iterator[Leaf]:
+def _tracked(
+    wrapper: Any, layout: Layout, places: Iterable[Leaf], source: Source
+) -> Iterator[Leaf]:
     """The same, with the history of the instance where they have a part in its gradient."""
     parts = parts_of(wrapper)
     for k, (leaf, place) in enumerate(places):
-        if is_differentiable(leaf):
+        if k in layout.tracked:
             yield parts[k], ItemSource(DerivedSource(source, parts_of), k)
         else:
             yield leaf, place
