@@ -94,7 +94,7 @@ from ingot.capture.values.wrapper_objects import WrapperObject, leaves_of, ragge
 from ingot.errors import Unsupported
 from ingot.graph.ambient import as_inference
 from ingot.graph.fakes import is_leaf
-from ingot.graph.wrappers import Wrap
+from ingot.graph.wrappers import Wrap, below
 from ingot.native import _native
 from ingot.reasons import SKIP
 from ingot.wrapped import is_wrapped
@@ -267,9 +267,11 @@ class Results:
 
     def _ragged_size(self, value: RaggedSize) -> Recipe:
         """That of the instance which has it."""
-        _, _, (content, dim) = value.recipe
+        _, target, (content, *dims) = value.recipe
+        if target is not below(torch.Tensor.size):
+            raise self._alive(value.describe())
         owner = self.session.graph.objects[id(content.fake)]
-        return self._call(ragged_size_of, self._recipe(owner), dim)
+        return self._call(ragged_size_of, self._recipe(owner), *dims)
 
     def _view_again(self, value: TensorValue) -> Recipe | None:
         """A view of an outside leaf, in a graph that records no gradients: torch calls it a leaf as

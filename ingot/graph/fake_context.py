@@ -48,6 +48,7 @@ class FakeContext(Mode):
         self.outside_is_refused = False
         # whether the tensors of the call are taken to be of inference mode
         self.in_inference = torch.is_inference_mode_enabled()
+        self._dispatching = 0  # how many classes of wrappers are carrying out an op
         self.draws = 0  # how many ops have drawn random numbers
         self.effects = 0  # how many effectful ops have run
         self.effects_alone = 0  # how many of these are there for what they do
@@ -68,8 +69,12 @@ class FakeContext(Mode):
     ) -> Any:
         kwargs = kwargs or {}
         if classes := wrapper_classes(types):
-            with self:
-                return dispatched(op, classes, args, kwargs)
+            self._dispatching += 1
+            try:
+                with self:
+                    return dispatched(op, classes, args, kwargs)
+            finally:
+                self._dispatching -= 1
         if self.outside_is_refused and op is not aten.lift_fresh.default:
             if holds_real((args, kwargs)):
                 raise unsupported(
@@ -79,7 +84,8 @@ class FakeContext(Mode):
         if op in ADDRESSING:
             self.address(args[0])
         self.draws += is_random(op)
-        if is_composite(op):
+        undecomposed = torch.is_inference_mode_enabled() or self._dispatching
+        if undecomposed and is_composite(op):
             with self:  # it comes here undecomposed, and its result may be an argument or its view
                 return run_composite(op, args, kwargs)
         if op is _NUMBER and id(args[0]) in self.known:

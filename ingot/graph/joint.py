@@ -33,6 +33,7 @@ from ingot.graph.passes import run_passes
 from ingot.graph.passes.ownership import is_view
 from ingot.graph.passes.pipeline import JOINT_PASSES
 from ingot.graph.tracing import run_nodes
+from ingot.graph.wrappers import is_wrapper_class
 from ingot.loops.expr import Symbol
 from ingot.loops.side_effects import has_effect
 from ingot.loops.training_contract import (
@@ -553,9 +554,14 @@ def _gradients(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequ
     if not heads or not leaves:
         return [None] * len(leaves)
     try:
-        return _run_backward(heads, leaves, tangents)
+        gradients = _run_backward(heads, leaves, tangents)
     except (RuntimeError, NotImplementedError, ValueError) as error:
         raise _BackwardRaises(f"{type(error).__name__}: {first_line(error)}") from error
+    for gradient in gradients:
+        if is_wrapper_class(type(gradient)):
+            name = type(gradient).__name__
+            raise unsupported("tensor-subclass", f"the gradient of a plain tensor is a {name}")
+    return gradients
 
 
 def _run_backward(heads: list[Any], leaves: list[Any], tangents: list[Any]) -> Sequence[Any]:

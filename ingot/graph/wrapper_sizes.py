@@ -7,12 +7,13 @@ what was expected.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ingot.errors import unsupported
 from ingot.graph.symbols import to_expr
 from ingot.loops.expr import Expr, Symbol
 from ingot.torch_private import DisableTorchFunctionSubclass
@@ -167,7 +168,7 @@ class Outline:
                         self._places.setdefault(expr, (k, what, dim))
         self._rules: dict[str, list[Any]] = {}
         for what in _WHATS:
-            self._rules[what] = [_rule(number) for number in _numbers_of(fake, what)]
+            self._rules[what] = [_rule(n, self._places) for n in _numbers_of(fake, what)]
 
     def __call__(self, wrapper: Tensor) -> tuple[Any, ...]:
         with DisableTorchFunctionSubclass():
@@ -202,10 +203,21 @@ def facts_of(wrapper: Tensor) -> tuple[Any, ...]:
         )
 
 
-def _rule(number: Any) -> Expr | Ragged:
+def _rule(number: Any, places: Collection[Symbol]) -> Any:
+    """A size or stride of an instance as an expression of those symbols; as the number that it is
+    now where it depends on others."""
     if is_ragged(number):
-        return Ragged(number.node.coeff)
-    return to_expr(number)
+        factor = number.node.coeff
+        return Ragged(factor if isinstance(factor, int) else _of_symbols(factor, number, places))
+    return _of_symbols(to_expr(number), number, places)
+
+
+def _of_symbols(expr: Expr, number: Any, places: Collection[Symbol]) -> Any:
+    if expr.symbols.issubset(places):
+        return expr
+    if is_ragged(number):
+        raise unsupported("nested-tensor", "a stride that depends on another tensor's sizes")
+    return number.node.hint
 
 
 def _differences(

@@ -603,6 +603,47 @@ def test_unbind_breaks() -> None:
         ingot.compile(fn, fullgraph=True)(x)
 
 
+QUESTIONS: dict[str, Callable[[Any], Any]] = {
+    "its type": lambda n: (isinstance(n, int), isinstance(n, torch.SymInt)),
+    "its text": str,
+    "a product": lambda n: n * 2,
+    "an order": lambda n: (n > 1, n >= 2),
+    "equality": lambda n: (n == 3, n != n, n in (1, 2)),
+    "as a key": lambda n: {n: 1}[n],
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_questions_about_a_ragged_size(name: str) -> None:
+    def fn(x: Any) -> Any:
+        return x * 2, QUESTIONS[name](x.size(1))
+
+    compiled = ingot.compile(fn)
+    for sizes in BATCHES[:3]:
+        x = jagged(sizes)
+        assert_same(compiled(x), fn(x), x)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: (x * 1, x.shape[1:], x.stride(), str(x.shape)),
+        lambda x: (x * 1, x.shape == (x.size(0), x.size(1), DIM), x.shape == (3, 3, DIM)),
+        lambda x: (x * 1, x.size(-1), x.size(-2) == x.size(1), len(x)),
+        lambda x: (x.is_leaf, x.requires_grad, type(x).__name__, isinstance(x, Tensor)),
+        lambda x: x * 2 if (x > 0).values().all() else x * 3,
+        lambda x: [t * 2 for t in x],
+        lambda x: x[0] * 2,
+        lambda x: x.requires_grad_(requires_grad=False),
+    ],
+)
+def test_what_may_break(fn: Callable[[Any], Any]) -> None:
+    compiled = ingot.compile(fn)
+    for sizes in BATCHES[:3]:
+        x = jagged(sizes)
+        assert_same(compiled(x), fn(x), x)
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_modes(mode: Any) -> None:
     compiled = ingot.compile(stack, fullgraph=True)

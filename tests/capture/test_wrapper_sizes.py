@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ingot
+from ingot.errors import GraphBreakError
 from tests.capture.subclasses import assert_described_alike
 from tests.capture.test_nested_tensors import compilations
 from tests.capture.wrapper_classes import DirectInt8, Int4, Int8, Pair, Scaled
@@ -83,6 +84,32 @@ def test_complex_inner_tensors(fn: Callable[[Any], Any]) -> None:
     for run in (ingot.compile(fn), fn):
         y = run(x)
         gradients.append(torch.autograd.grad(y, x, torch.ones_like(y))[0])
+    assert_described_alike(gradients[0], gradients[1])
+
+
+class WithPlain(Pair):
+    """One that takes plain tensors beside it."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def side(name: str) -> Any:
+            return func(*[getattr(x, name) if isinstance(x, cls) else x for x in args])
+
+        return cls(side("a"), side("b"))
+
+
+def test_a_gradient_of_another_kind_breaks() -> None:
+    def fn(x: Tensor, w: Tensor) -> Tensor:
+        return x * w
+
+    x = WithPlain(torch.randn(4, 3), torch.randn(4, 3))
+    w = torch.randn(4, 3, requires_grad=True)
+    with pytest.raises(GraphBreakError, match="the gradient of a plain tensor is a WithPlain"):
+        ingot.compile(fn, fullgraph=True)(x, w)
+    gradients = []
+    for run in (ingot.compile(fn), fn):
+        y = run(x, w)
+        gradients.append(torch.autograd.grad(y, w, torch.ones_like(y))[0])
     assert_described_alike(gradients[0], gradients[1])
 
 

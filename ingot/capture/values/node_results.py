@@ -44,6 +44,9 @@ class RaggedSize(SymIntValue):
             self._node.meta.update(val=self.fake, where="")
         return self._node
 
+    def python_type(self) -> type:
+        return torch.SymInt
+
     def describe(self) -> str:
         return "the size of a ragged dimension"
 

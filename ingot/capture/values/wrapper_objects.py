@@ -470,7 +470,7 @@ def ragged_size_of(tensor: torch.Tensor, dim: int) -> Any:
 def call_wrapped(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """A call of torch's with wrappers, as one node: the dispatch of their classes runs."""
     name = getattr(function, "__name__", "")
-    if name == "requires_grad_" and _has_it_so(*args):
+    if name == "requires_grad_" and not kwargs and _has_it_so(*args):
         return args[0]
     if name in _REFUSED or not _is_op(function):
         raise session.unsupported("tensor-subclass", f"{name} of a wrapper subclass")
