@@ -11,6 +11,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from operator import attrgetter
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -471,7 +472,7 @@ def _guard_tree(
         captured.context.shapes.closed = True
         compilation.fixed_sizes += captured.fixed_marks()
         if options.guard_filter_fn is not None:
-            sources = [graph_input.source for graph_input in captured.inputs]
+            sources = list(map(attrgetter("source"), captured.inputs))
             filter_guards(guards, sources, slots, options.guard_filter_fn)
         tree = _tree_of(captured)
     # learns at once what a call looks like in which nothing has changed

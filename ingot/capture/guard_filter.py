@@ -9,6 +9,7 @@ without it: what the graph's inputs are, and how their sizes relate, is always c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -124,12 +125,12 @@ def filter_guards(
         answers = list(choose(entries))
     except Exception as error:
         raise BackendError(f"the guard_filter_fn raised {error!r}") from without_frames(error)
-    if len(answers) != len(entries) or not all(type(answer) is bool for answer in answers):
+    if len(answers) != len(entries) or not {*map(type, answers)} <= {bool}:
         raise BackendError(
             f"the guard_filter_fn is to return {len(entries)} bools, one for each guard; it "
             f"returned {len(answers)} values"
         )
-    places = {quantity.source for quantity in guards.symbols.values()}
+    places = set(map(attrgetter("source"), guards.symbols.values()))
     places.update(inputs)
     dropped = []
     for guard, answer in zip(guards, answers):

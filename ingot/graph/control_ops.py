@@ -544,7 +544,7 @@ def _scan(number: int, tensors: list[Tensor], sizes: list[int]) -> list[Tensor]:
     steps = range(mapped[0].shape[0])
     results = []
     for k in reversed(steps) if op.is_reversed else steps:
-        state, row = _step(op, [*state, *[tensor[k] for tensor in mapped], *others])
+        state, row = _step(op, [*state, *map(operator.itemgetter(k), mapped), *others])
         results.append(row)
     if op.is_reversed:
         results.reverse()

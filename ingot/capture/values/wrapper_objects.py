@@ -274,8 +274,8 @@ def _guard_alike(
             raise session.unsupported(
                 "tensor-subclass", "a wrapper keeps its size in an object", action=STATIC
             )
-        inner = [getattr(wrapper, name) for name in layout.names]
-        inner_fakes = [getattr(fake, name) for name in layout.names]
+        inner = list(map(partial(getattr, wrapper), layout.names))
+        inner_fakes = list(map(partial(getattr, fake), layout.names))
     for name in names:
         held = state[name]
         if name not in followers and not _is_any(held, inner):
