@@ -15,9 +15,12 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
 from ingot.capture.meanings import How, means
+from ingot.capture.recorder import Part
 from ingot.capture.regions import (
+    Region,
     graph_of,
     leaves,
     look_of_tree,
@@ -383,16 +386,16 @@ def _scanned(
     slices = []
     for tensor in mapped:
         slices.append(session.call_method("select", tensor, _FIRST, _FIRST))
-    recorder.modes.reach(recorder.graph, session.where)
-    begun = recorder.begin_part(session, [*state, *slices])
-    for argument in begun.tangents:
-        # the state may, from the second step on
-        if torch.is_grad_enabled() and may_have_gradient(argument):
-            argument.fake.requires_grad_()
-    count, arguments = len(state), [with_leaves(xs, begun.tangents[len(state) :])]
+    count, arguments = len(state), list[Value]([xs])
     if init is not None:
-        arguments.insert(0, with_leaves(init, begun.tangents))
-    region = region_of(session, function, [*arguments, *others], begun.tangents)
+        arguments.insert(0, init)
+    call = partial(_body_on, session, function, arguments, others, [*state, *slices])
+    tracked = torch.is_grad_enabled() and any(map(is_tracked, (*state, *mapped)))
+    begun, region = call(tracked)
+    if torch.is_grad_enabled() and not tracked and any(map(_requires_gradient, region.reads)):
+        take_out(session, (region,))
+        recorder.drop_part(session, begun)
+        begun, region = call(True)
     rows = region.result
     if init is not None:
         rows = _rows_behind(session, region.result, init)
@@ -414,6 +417,35 @@ def _scanned(
     if init is None:
         return stacked
     return TupleValue([with_leaves(init, results), stacked], tuple)
+
+
+def _body_on(
+    session: Session,
+    function: Value,
+    arguments: Sequence[Value],
+    others: Sequence[Value],
+    like: Sequence[TensorValue],
+    tracked: bool,
+) -> tuple[Part, Region]:
+    """The region of a body on trees of new tensors, which are like others.
+
+    If they are `tracked` they require gradients: the state may, from the second step on.
+    """
+    recorder = session.graph
+    recorder.modes.reach(recorder.graph, session.where)
+    begun = recorder.begin_part(session, like)
+    for argument in begun.tangents:
+        if tracked and may_have_gradient(argument):
+            argument.fake.requires_grad_()
+    remaining, trees = iter(begun.tangents), []
+    for argument in arguments:
+        trees.append(with_leaves(argument, remaining))
+    return begun, region_of(session, function, [*trees, *others], begun.tangents)
+
+
+def _requires_gradient(node: fx.Node) -> bool:
+    fake = fake_result(node)
+    return isinstance(fake, torch.Tensor) and fake.requires_grad
 
 
 _FIRST = ConstantValue(0)
