@@ -385,7 +385,9 @@ def _scanned(
     mapped = _dense(session, leaves(session, xs))
     slices = []
     for tensor in mapped:
-        slices.append(session.call_method("select", tensor, _FIRST, _FIRST))
+        item = session.call_method("select", tensor, _FIRST, _FIRST)
+        assert isinstance(item, TensorValue)
+        slices.append(item)
     count, arguments = len(state), list[Value]([xs])
     if init is not None:
         arguments.insert(0, init)
