@@ -2,7 +2,7 @@
 place.
 
 Where data decide which branch is taken, or how often a loop runs, these become graphs of their own
-(`regions.py`), in one node. Elsewhere the branch that is taken is inlined, and the loop unrolled.
+(`subgraphs.py`), in one node. Elsewhere the branch that is taken is inlined, and the loop unrolled.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from torch import fx
 
 from ingot.capture.meanings import How, means
 from ingot.capture.recorder import Part
-from ingot.capture.regions import (
-    Region,
+from ingot.capture.sources import ConstSource
+from ingot.capture.subgraphs import (
+    Subgraph,
     graph_of,
     leaves,
     look_of_tree,
     node_of,
     read_by,
     refused,
-    region_of,
+    subgraph_of,
     take_out,
     with_leaves,
 )
-from ingot.capture.sources import ConstSource
 from ingot.capture.values.autograd_functions import may_have_gradient
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import ConstantValue
@@ -103,8 +103,8 @@ def _chosen(
     if predicate.fake.dtype is not torch.bool:
         condition = session.call_method("bool", condition)
     assert isinstance(condition, TensorValue)
-    taken = region_of(session, functions[0], operands)
-    other = region_of(session, functions[1], operands)
+    taken = subgraph_of(session, functions[0], operands)
+    other = subgraph_of(session, functions[1], operands)
     looks = _looks(taken.tensors)
     if look_of_tree(taken.result) != look_of_tree(other.result) or looks != _looks(other.tensors):
         raise refused(session, "gives another kind of result than the other branch")
@@ -182,8 +182,8 @@ def _as_loop(session: Session, cond_fn: Value, body_fn: Value, carried: Value) -
     recorder.modes.reach(recorder.graph, session.where)
     begun = recorder.begin_part(session, state)
     arguments = session.unpacked(with_leaves(carried, begun.tangents))
-    condition = region_of(session, cond_fn, arguments, begun.tangents)
-    body = region_of(session, body_fn, arguments, begun.tangents)
+    condition = subgraph_of(session, cond_fn, arguments, begun.tangents)
+    body = subgraph_of(session, body_fn, arguments, begun.tangents)
     looks = _looks(begun.tangents)
     if _looks(state) != looks or _looks(body.tensors) != looks:
         raise refused(session, "gives a state of other sizes, strides or types")
@@ -393,25 +393,25 @@ def _scanned(
         arguments.insert(0, init)
     call = partial(_body_on, session, function, arguments, others, [*state, *slices])
     tracked = torch.is_grad_enabled() and any(map(is_tracked, (*state, *mapped)))
-    begun, region = call(tracked)
-    if torch.is_grad_enabled() and not tracked and any(map(_requires_gradient, region.reads)):
-        take_out(session, (region,))
+    begun, subgraph = call(tracked)
+    if torch.is_grad_enabled() and not tracked and any(map(_requires_gradient, subgraph.reads)):
+        take_out(session, (subgraph,))
         recorder.drop_part(session, begun)
-        begun, region = call(True)
-    rows = region.result
+        begun, subgraph = call(True)
+    rows = subgraph.result
     if init is not None:
-        rows = _rows_behind(session, region.result, init)
-    if _looks(region.tensors[:count]) != _looks(begun.tangents[:count]):
+        rows = _rows_behind(session, subgraph.result, init)
+    if _looks(subgraph.tensors[:count]) != _looks(begun.tangents[:count]):
         raise refused(session, "gives a state of other sizes, strides or types")
-    if not all(map(_lies_in_order, _fakes(region.tensors[count:]))):
+    if not all(map(_lies_in_order, _fakes(subgraph.tensors[count:]))):
         raise refused(session, "gives results with gaps, or of another order in memory")
     nodes = [*map(node_of, state), *map(node_of, mapped)]
-    tensors, integers = read_by(session, nodes[0], (region,))
-    graph = graph_of(region, tensors, integers)
-    take_out(session, (region,))
+    tensors, integers = read_by(session, nodes[0], (subgraph,))
+    graph = graph_of(subgraph, tensors, integers)
+    take_out(session, (subgraph,))
     recorder.drop_part(session, begun)
     length = mapped[0].fake.shape[0]
-    looks = list(map(Look.of, _fakes(region.tensors)))
+    looks = list(map(Look.of, _fakes(subgraph.tensors)))
     op = Scan(graph, looks, recorder.context, Modes.now(), count, len(mapped), length, is_reversed)
     op.results = (*looks[:count], *map(op.stacked, looks[count:]))
     results = recorder.add(session, op, [*nodes, *tensors], integers)
@@ -428,8 +428,8 @@ def _body_on(
     others: Sequence[Value],
     like: Sequence[TensorValue],
     tracked: bool,
-) -> tuple[Part, Region]:
-    """The region of a body on trees of new tensors, which are like others.
+) -> tuple[Part, Subgraph]:
+    """The subgraph of a body on trees of new tensors, which are like others.
 
     If they are `tracked` they require gradients: the state may, from the second step on.
     """
@@ -442,7 +442,7 @@ def _body_on(
     remaining, trees = iter(begun.tangents), []
     for argument in arguments:
         trees.append(with_leaves(argument, remaining))
-    return begun, region_of(session, function, [*trees, *others], begun.tangents)
+    return begun, subgraph_of(session, function, [*trees, *others], begun.tangents)
 
 
 def _requires_gradient(node: fx.Node) -> bool:

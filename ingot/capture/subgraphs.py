@@ -1,7 +1,7 @@
 """Functions that become graphs of their own: the branches and loops that data decide.
 
 In goes a call of a function of the program's, which may run or not, or many times; out comes a
-`Region`, the nodes of that call. Whatever else the call would do refuses it: nothing is as it was
+`Subgraph`, the nodes of that call. Whatever else the call would do refuses it: nothing is as it was
 before where a function that may not run has been captured.
 """
 
@@ -37,7 +37,7 @@ node_of, fake_of = attrgetter("fx_node"), attrgetter("fake")
 _VERSION = attrgetter("_version")
 
 
-class Region(NamedTuple):
+class Subgraph(NamedTuple):
     """What was captured of a call: its nodes, its arguments where they are new ones, and what it
     gives, as a tree of tensors."""
 
@@ -59,14 +59,13 @@ class Region(NamedTuple):
         return reads
 
 
-def region_of(
+def subgraph_of(
     session: Session,
     function: Value,
     args: Sequence[Value],
     arguments: Sequence[TensorValue] = (),
-) -> Region:
-    """The region of a call of `function`. `arguments` are those tensors among `args` that stand for
-    others.
+) -> Subgraph:
+    """The subgraph of a call of `function`, where the `arguments` among `args` stand for others.
 
     Raises Unsupported for a call that does more than to compute new tensors.
     """
@@ -79,13 +78,13 @@ def region_of(
         raise refused(session, "raises an error") from error
     watch.require_nothing_done()
     nodes, tensors = _nodes(recorder.nodes_since(before)), leaves(session, result)
-    region = Region(nodes, arguments, result, tensors)
-    _require_new(session, region)
-    return region
+    subgraph = Subgraph(nodes, arguments, result, tensors)
+    _require_new(session, subgraph)
+    return subgraph
 
 
 def _nodes(recorded: Iterable[fx.Node]) -> list[fx.Node]:
-    """Those of a region among the nodes that were recorded meanwhile.
+    """Those of a subgraph among the nodes that were recorded meanwhile.
 
     Integers that do not depend on it stay outside: values that know their nodes may be used there.
     """
@@ -146,36 +145,36 @@ def with_leaves(value: Value, tensors: Iterable[TensorValue]) -> Value:
     return copied(value)
 
 
-def _require_new(session: Session, region: Region) -> None:
+def _require_new(session: Session, subgraph: Subgraph) -> None:
     """Refuses results that are what was there before, or views of it or of each other."""
     memory = set()
-    for node in (*region.reads, *map(node_of, region.arguments)):
+    for node in (*subgraph.reads, *map(node_of, subgraph.arguments)):
         fake = fake_result(node)
         if isinstance(fake, FakeTensor):
             memory.add(storage_key(fake))
         elif not isinstance(fake, (int, torch.SymInt)):
             raise refused(session, "reads what is no tensor")
-    for tensor in region.tensors:
-        if tensor.fx_node not in region.nodes or storage_key(tensor.fake) in memory:
+    for tensor in subgraph.tensors:
+        if tensor.fx_node not in subgraph.nodes or storage_key(tensor.fake) in memory:
             raise refused(session, "gives back what was there before")
         memory.add(storage_key(tensor.fake))
 
 
 def read_by(
-    session: Session, decider: fx.Node, regions: Iterable[Region]
+    session: Session, decider: fx.Node, subgraphs: Iterable[Subgraph]
 ) -> tuple[list[fx.Node], list[fx.Node]]:
-    """The nodes of tensors and of integers that regions read. Raises Unsupported where there is no
-    code for what they do together."""
+    """The nodes of tensors and of integers that subgraphs read. Raises Unsupported where there is
+    no code for what they do together."""
     if session.graph.autograd:
         raise refused(session, "is given to a backend of the user's")
     tensors: dict[fx.Node, None] = {}
     integers: dict[fx.Node, None] = {}
     devices = {fake_result(decider).device.type}
-    for region in regions:
-        for node in region.reads:
+    for subgraph in subgraphs:
+        for node in subgraph.reads:
             is_tensor = isinstance(fake_result(node), Tensor)
             (tensors if is_tensor else integers)[node] = None
-        for node in (*region.nodes, *tensors):
+        for node in (*subgraph.nodes, *tensors):
             fake = fake_result(node)
             if isinstance(fake, Tensor):
                 devices.add(fake.device.type)
@@ -185,23 +184,23 @@ def read_by(
 
 
 def graph_of(
-    region: Region, tensors: Sequence[fx.Node], integers: Sequence[fx.Node]
+    subgraph: Subgraph, tensors: Sequence[fx.Node], integers: Sequence[fx.Node]
 ) -> fx.GraphModule:
-    """The graph of a region, which takes its arguments, what some nodes compute, and integers."""
+    """The graph of a subgraph, which takes its arguments, what some nodes compute, and integers."""
     graph, copies = fx.Graph(), dict[Any, Any]()
-    for node in (*map(node_of, region.arguments), *tensors, *integers):
+    for node in (*map(node_of, subgraph.arguments), *tensors, *integers):
         copies[node] = graph.placeholder(node.name)
         copies[node].meta.update(val=node.meta["val"], where=node.meta["where"])
-    for node in region.nodes:
+    for node in subgraph.nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(tuple(map(copies.__getitem__, map(node_of, region.tensors))))
+    graph.output(tuple(map(copies.__getitem__, map(node_of, subgraph.tensors))))
     return fx.GraphModule(torch.nn.Module(), graph)
 
 
-def take_out(session: Session, regions: Iterable[Region]) -> None:
-    """Takes the nodes of regions out of the graph, in which the later ones stand behind."""
-    for region in reversed(list(regions)):
-        for node in reversed(region.nodes):
+def take_out(session: Session, subgraphs: Iterable[Subgraph]) -> None:
+    """Takes the nodes of subgraphs out of the graph, in which the later ones stand behind."""
+    for subgraph in reversed(list(subgraphs)):
+        for node in reversed(subgraph.nodes):
             session.graph.graph.erase_node(node)
 
 
