@@ -337,7 +337,7 @@ def factories(x: Tensor, y: Tensor) -> Any:
     )  # fmt: skip
 
 
-@broken("")
+@whole
 def tensor_of_tensors(x: Tensor, y: Tensor) -> Any:
     return torch.tensor([x.sum(), 1.0]), torch.tensor(x[0]), x + 1
 
