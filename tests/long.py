@@ -22,6 +22,13 @@ SWEEPS: dict[str, dict[str, int]] = {
     },
     "capture/test_mapping_protocol": {"mapping_protocol": 3},
     "capture/test_method_calls": {"methods": 5, "operators": 5},
+    "capture/test_nested_tensors": {
+        "arguments_that_are_views": 3,
+        "attention": 3,
+        "empty_rows": 5,
+        "inference": 4,
+        "training": 4,
+    },
     "capture/test_numbers": {"gradients_at_bounds_that_vary": 5},
     "capture/test_outside_iterators": {"an_iterator_over_text_that_is_given": 4},
     "capture/test_overrides": {"overridden_methods": 5},
@@ -71,6 +78,7 @@ SWEEPS: dict[str, dict[str, int]] = {
     "loops/test_scans": {"scans": 7, "scans_in_one_kernel_with_what_goes_by_other_rows": 4},
     "native/test_recorder": {"gradients_that_come_in": 3},
     "native/test_shortcuts": {"random_changes_against_the_oracle": 6},
+    "runtime/test_memory_budget": {"gradients_are_eagers_and_fewer_bytes_are_saved": 4},
     "runtime/test_training_memory": {"a_step_holds_no_more_than_eagers": 2},
     "schedule/test_offsets": {"values": 3},
     "test_aliasing_functions": {"eager_is_the_oracle": 18, "several_arguments": 8},
@@ -83,6 +91,11 @@ SWEEPS: dict[str, dict[str, int]] = {
     },
     "test_compiled_backward_sizes": {"formulas": 8, "one_and_none": 2},
     "test_contractions": {"layouts": 4, "pointwise_consumers_run_on_the_finished_tile": 3},
+    "test_control_flow": {
+        "branches_are_in_the_graph": 5,
+        "long_scans_are_one_node": 5,
+        "loops_are_in_the_graph": 3,
+    },
     "test_conversions": {"conversions": 2},
     "test_corpus": {"the_code_is_what_it_was": 6},
     "test_dynamic_gradients": {
@@ -121,6 +134,7 @@ SWEEPS: dict[str, dict[str, int]] = {
         "no_break_and_few_kernels": 5,
         "steps_are_as_exact_as_eagers": 6,
     },
+    "test_random_control": {"a_program": 5},
     "test_random_effectful_programs": {"random_effectful_programs": 2},
     "test_random_functions": {"eager_is_the_oracle": 3},
     "test_random_programs": {
