@@ -55,7 +55,7 @@ WHOLE: dict[str, Callable[[Tensor], Any]] = {
     ),
     "foreach_map": lambda x: foreach_map(lambda a, b: a * b + 1, [x, x + 1], [x, x]),
     "foreach_map, a list and a number": lambda x: foreach_map(torch.add, [x, x + 1], 2),
-    "strict_mode": lambda x: strict_mode(lambda a, b: (a + b, a), (x, x * 2)),
+    "strict_mode": lambda x: strict_mode(lambda a, b: (a + b, a * 1), (x, x * 2)),
     "hints_wrapper": lambda x: hints_wrapper(lambda a: a.sin(), (x,), {}, hints={"a": 1}),
     "out_dtype": lambda x: out_dtype(
         torch.ops.aten.mul.Tensor, torch.int32, x.to(torch.int8), x.to(torch.int8) * 100
