@@ -353,7 +353,9 @@ def test_an_error_is_that_of_the_branch_that_is_taken() -> None:
 
     compiled = ingot.compile(element, fullgraph=True)
     assert torch.equal(compiled(-X), -X[0])
-    with pytest.raises(IndexError, match="out of bounds"):
+    with pytest.raises(Exception, match="out of bounds") as eagers:
+        element(X)  # of torch.compile's own class in torch 2.11
+    with pytest.raises(eagers.type, match="out of bounds"):
         compiled(X)
 
 
