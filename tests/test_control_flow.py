@@ -532,6 +532,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
         lambda x: while_loop(lambda i, x: i.sum() < 9, lambda i, x: (i + 1, x), (X, X)),
         "gives back",
     ),
+    "a loop without a state": (
+        lambda x: while_loop(lambda: x.sum() < 9, lambda: (), ()),
+        "no state",
+    ),
     "a loop that grows": (
         lambda x: while_loop(lambda x: x.sum() < 9, lambda x: (torch.cat([x, x]),), (X * x.sum(),)),
         "other sizes",

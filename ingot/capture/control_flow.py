@@ -179,6 +179,8 @@ def _is_loop(session: Session, predicate: Value, carried: Value, turns: Value) -
 def _as_loop(session: Session, cond_fn: Value, body_fn: Value, carried: Value) -> Value:
     recorder, carried = session.graph, session.deep(carried)
     state = leaves(session, carried)
+    if not state:
+        raise refused(session, "is given no state")
     recorder.modes.reach(recorder.graph, session.where)
     begun = recorder.begin_part(session, state)
     arguments = session.unpacked(with_leaves(carried, begun.tangents))

@@ -74,6 +74,32 @@ class ControlFlow:
         self.context, self.modes = context, modes
         self.number = _number_of(self)
 
+    def differentiated(
+        self,
+        graph: Graph,
+        module: GraphModule,
+        copies: dict[Node, Node],
+        by: Sequence[Node],
+        tangents: Sequence[Node],
+    ) -> list[Node]:
+        """Copies one of the graphs, and differentiates its results: gives the gradients.
+
+        `copies` has what stands for each of its placeholders. The gradients are by some of these,
+        for tangents of all results that may have one.
+        """
+        given, leaves = at(copies, by), []
+        for node in by:
+            copies[node] = _call(graph, leaf_of, copies[node])
+            leaves.append(copies[node])
+        outputs: Any = graph.graph_copy(module.graph, copies)
+        heads = list(itertools.compress(outputs, map(differentiable, self.results)))
+        _call(graph, SetModes(without_autocast(self.modes._replace(grad=True))))
+        gradients = _call(graph, gradients_of, heads, leaves, list(tangents), given)
+        results = []
+        for k in range(len(leaves)):
+            results.append(_call(graph, operator.getitem, gradients, k))
+        return results
+
     def integers_among(self, sizes: Sequence[Any], tensors: Sequence[Tensor]) -> Sequence[Any]:
         """The integers that the graphs take: programs take size symbols behind them."""
         return sizes[: len(placeholders_of(self.graphs[0].graph)) - len(tensors)]
@@ -187,18 +213,8 @@ class Cond(ControlFlow):
             tangents.append(_fresh(graph, f"tangent_{len(placeholders) + len(tangents)}", like))
         for node in placeholders[count:]:
             copies[node] = _placeholder(graph, node.name, fake_result(node))
-        given = at(copies, at(placeholders, wanted))
-        leaves = []
-        for node, leaf in zip(at(placeholders, wanted), given):
-            copies[node] = _call(graph, leaf_of, leaf)
-            leaves.append(copies[node])
-        outputs: Any = graph.graph_copy(module.graph, copies)
-        heads = list(itertools.compress(outputs, map(differentiable, self.results)))
-        _call(graph, SetModes(without_autocast(self.modes._replace(grad=True))))
-        gradients = _call(graph, gradients_of, heads, leaves, tangents, given)
-        results = []
-        for k in range(len(leaves)):
-            results.append(_call(graph, operator.getitem, gradients, k))
+        by = at(placeholders, wanted)
+        results = self.differentiated(graph, module, copies, by, tangents)
         graph.output(tuple(results))
         return GraphModule(module, graph)
 
@@ -341,18 +357,7 @@ class Scan(ControlFlow):
         for node in (*others, *nodes[count:]):
             copies[node] = _placeholder(graph, node.name, fake_result(node))
         by = [*followed, *wanted_slices, *sums]
-        given = at(copies, by)
-        leaves = []
-        for node in by:
-            copies[node] = _call(graph, leaf_of, copies[node])
-            leaves.append(copies[node])
-        outputs: Any = graph.graph_copy(module.graph, copies)
-        heads = list(itertools.compress(outputs, map(differentiable, self.results)))
-        _call(graph, SetModes(without_autocast(self.modes._replace(grad=True))))
-        results = []
-        gradients = _call(graph, gradients_of, heads, leaves, tangents, given)
-        for k in range(len(by)):
-            results.append(_call(graph, operator.getitem, gradients, k))
+        results = self.differentiated(graph, module, copies, by, tangents)
         of_sums = results[len(by) - len(sums) :]
         totals = []
         for total, gradient in zip(before, of_sums):
