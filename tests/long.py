@@ -93,7 +93,6 @@ SWEEPS: dict[str, dict[str, int]] = {
     "test_contractions": {"layouts": 4, "pointwise_consumers_run_on_the_finished_tile": 3},
     "test_control_flow": {
         "branches_are_in_the_graph": 5,
-        "long_scans_are_one_node": 5,
         "loops_are_in_the_graph": 3,
     },
     "test_conversions": {"conversions": 2},
@@ -126,6 +125,7 @@ SWEEPS: dict[str, dict[str, int]] = {
         "what_a_handler_raises_reaches_the_program": 8,
         "what_is_stuck_is_interrupted_in_the_end": 2,
     },
+    "test_long_scans": {"long_scans_are_one_node": 5},
     "test_mapped_functions": {"under_transforms_that_differentiate": 3, "under_vmap": 10},
     "test_op_database": {"a_part_of_the_database": 3},
     "test_optimizers": {
