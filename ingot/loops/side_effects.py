@@ -63,9 +63,12 @@ def _is_registered(op: OpOverload) -> bool:
     return holder is not None and holder.effect is not None
 
 
-def retains(target: Any) -> bool:
-    """Whether a call may keep the tensors that it is given, or gives, for itself, as what
-    communicates does until it is waited for."""
+def calls_foreign(target: Any) -> bool:
+    """Whether a target is a foreign op, in any form.
+
+    A call of it may keep the tensors that it is given, or gives, for itself, as what communicates
+    does until it is waited for.
+    """
     if isinstance(target, (FunctionalForm, FlatCall)):
         return True
     return isinstance(target, OpOverload) and is_foreign(target)

@@ -8,6 +8,8 @@ import torch
 import torch.fx
 
 from ingot.errors import unsupported
+from ingot.loops.functional_ops import FunctionalForm
+from ingot.loops.side_effects import calls_foreign
 from ingot.torch_private import aten
 
 _CPU = torch.device("cpu")
@@ -40,8 +42,11 @@ def on_host(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
         return frozenset()
     hosts = set()
     for node in graph.nodes:
-        tensors = list(_tensors(node))
-        if not tensors or any(t.device != _CPU for t in tensors):
+        devices = {t.device for t in _tensors(node)}
+        if isinstance(node.target, FunctionalForm) and len(devices) > 1:
+            what = f"{node.target} writes or gives tensors on several devices"
+            raise unsupported("device", what, node.meta.get("where", ""))
+        if devices != {_CPU}:
             continue
         hosts.add(node)
         if node.op != "call_function" or node.target is aten._to_copy.default:
@@ -55,10 +60,19 @@ def on_host(graph: torch.fx.Graph) -> frozenset[torch.fx.Node]:
 
 
 def moves(node: torch.fx.Node, hosts: frozenset[torch.fx.Node]) -> bool:
-    """Whether a node takes tensors, other than numbers, from one side to the other."""
+    """Whether a node takes tensors from one side to the other.
+
+    A number on the CPU is a kernel's argument. A foreign op is given the tensor that holds it.
+    """
+    if not hosts:
+        return False
     if node in hosts:
         return any(n not in hosts and any(True for _ in _tensors(n)) for n in node.all_input_nodes)
-    return any(not _is_number(t) for n in node.all_input_nodes if n in hosts for t in _tensors(n))
+    for n in node.all_input_nodes:
+        if n in hosts:
+            if calls_foreign(node.target) or not all(map(_is_number, _tensors(n))):
+                return True
+    return False
 
 
 def _is_number(tensor: torch.Tensor) -> bool:

@@ -233,6 +233,58 @@ def test_a_tensor_on_the_cpu_is_eagers_error() -> None:
         assert_same(fn(x, x), x + x)
 
 
+def ops_of_both_sides(name: str) -> tuple[Any, Any, Any, Any]:
+    """Ops that are given a tensor of the GPU's and one of the CPU's."""
+
+    def scaled(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        assert x.is_cuda and by.is_cpu
+        return x * by.sum().item()
+
+    def scale(x: torch.Tensor, by: torch.Tensor) -> None:
+        assert x.is_cuda and by.is_cpu
+        x.mul_(by.sum().item())
+
+    def note(x: torch.Tensor, by: torch.Tensor) -> None:
+        assert x.is_cuda and by.is_cpu
+        by.add_(x.sum().cpu())
+
+    def both(x: torch.Tensor, by: torch.Tensor) -> None:
+        assert x.is_cuda and by.is_cpu
+        x.add_(1)
+        by.add_(1)
+
+    scaled = torch.library.custom_op(f"ingot_gpu::{name}_scaled", scaled, mutates_args=())
+    scaled.register_fake(lambda x, by: torch.empty_like(x))
+    scale = torch.library.custom_op(f"ingot_gpu::{name}_scale", scale, mutates_args=("x",))
+    note = torch.library.custom_op(f"ingot_gpu::{name}_note", note, mutates_args=("by",))
+    both = torch.library.custom_op(f"ingot_gpu::{name}_both", both, mutates_args=("x", "by"))
+    return scaled, scale, note, both
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3)], ids=str)
+@pytest.mark.parametrize("kind", ["scaled", "scale", "note", "both", "all"])
+def test_ops_of_both_sides(kind: str, shape: tuple[int, ...]) -> None:
+    scaled, scale, note, both = ops_of_both_sides(f"{kind}_{'x'.join(map(str, shape))}")
+
+    def program(x: torch.Tensor, by: torch.Tensor) -> Any:
+        y = x + 1
+        if kind in ("scaled", "all"):
+            y = scaled(y * 2, by)
+        if kind in ("scale", "all"):
+            scale(y, by)
+        if kind in ("note", "all"):
+            note(y, by)
+        if kind in ("both", "all"):
+            both(y, by)
+        return y.sin(), by.to("cuda") * 2
+
+    compiled, x, by = ingot.compile(program), torch.randn(300, device="cuda"), torch.ones(shape)
+    for _ in range(3):
+        ours, eagers = by.clone(), by.clone()
+        assert_same(compiled(x, ours), program(x, eagers))
+        assert_same(ours, eagers)
+
+
 def microseconds(fn: Callable[[], Any]) -> float:
     """The time in which the host gets done with a call, the least of several."""
     least = float("inf")

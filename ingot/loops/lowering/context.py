@@ -39,7 +39,7 @@ from ingot.loops.lowering.values import (
     stored,
     view_of,
 )
-from ingot.loops.side_effects import has_effect, retains
+from ingot.loops.side_effects import calls_foreign, has_effect
 from ingot.loops.spaces import address_of, contiguous_strides
 from ingot.loops.target import CPU, Target
 from ingot.loops.weights import Tiles
@@ -412,7 +412,7 @@ class Lowering:
         )
         node = replace(node, may_raise=self.may_raise, binds=binds)
         if out is None:  # else it is the form of an op of torch's that writes where it is told
-            node = replace(node, ordered=has_effect(function), retains=retains(function))
+            node = replace(node, ordered=has_effect(function), retains=calls_foreign(function))
         self.graph.nodes.append(node)
         results = []
         for t, spec in zip(targets, outs):

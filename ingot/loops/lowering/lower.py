@@ -140,16 +140,17 @@ class _Walk:
     def call(self, node: torch.fx.Node) -> Any:
         args, kwargs = self.value_of(node.args), self.value_of(dict(node.kwargs))
         fake = node.meta["val"]
-        if self.hosts and moves(node, self.hosts):
-            return self.move(node, args, kwargs)
-        if self.hosts and node not in self.hosts:
-            args, kwargs = map_leaves(self.as_gpu_operand, (args, kwargs))
         if isinstance(node.target, FunctionalForm):
             return self.functional(node, node.target)
+        is_moved = moves(node, self.hosts)
+        if self.hosts and node not in self.hosts and not is_moved:
+            args, kwargs = map_leaves(self.as_gpu_operand, (args, kwargs))
         if fake is None:
             return self.lw.call(node.target, [], args, kwargs)
         if "binds" in node.meta:
             return self.bind(node, args, kwargs)
+        if is_moved:
+            return self.move(node, args, kwargs)
         if not isinstance(fake, (torch.Tensor, tuple, list)):
             return as_expr(_to_expr(fake))
         if node.target is operator.getitem:
