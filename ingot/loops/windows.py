@@ -150,7 +150,7 @@ class Conditions:
         i, keeps, results = self.body[position], _KEEPS_ZERO, list[Condition]()
         if i.op == "to" and i.dtype.is_floating_point:
             return self.of(i.args[0], lowest)
-        if i.op == "exp" and not lowest:
+        if i.op in ("exp", "exp2") and not lowest:
             return self.of(i.args[0], True)
         if i.op == "where":
             condition, value, other = i.args

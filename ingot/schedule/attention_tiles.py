@@ -26,6 +26,8 @@ def tiling_of_attention(node: Contraction, buffers: Mapping[str, Buffer]) -> Til
     if max(width, *depths) < WIDE:
         if node.weights.beside is not None:
             step, stages = 2 * STEP, 2
+        elif len(depths) > 1 and node.weights.tiles is not None:
+            stages = 2
     elif len(depths) > 1:
         stages = 2
     else:

@@ -21,7 +21,9 @@ from ingot.codegen.triton.kernel import TritonKernel
 from ingot.codegen.triton.product import ProductWriter
 from ingot.errors import CompilerBug
 from ingot.loops.expr import Expr, Symbol, loop_symbol
+from ingot.loops.factors import with_powers_of_two, without_factor
 from ingot.loops.ir import Access, Body, Instruction
+from ingot.loops.spaces import points_of
 from ingot.loops.weights import TILE, Beside, Tiles
 from ingot.loops.windows import ALL, Bound, Conditions, Window, index_of
 from ingot.schedule.attention_tiles import NARROWEST
@@ -29,6 +31,7 @@ from ingot.schedule.blocks import Blocks, power_of_two
 from ingot.schedule.kernel import Kernel, Stage
 
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+CACHED = 1 << 24  # bytes of the L2 cache that are read again and again
 _LOG2_E = math.log2(math.e)
 _OF_STEPS = Value("", NO_AXES)  # stands for what is computed at each step
 
@@ -56,8 +59,32 @@ class _AttentionWriter(ProductWriter):
         self.lefts: list[tuple[str, torch.dtype]] = []
         self.tiles: dict[tuple[str, Expr], str] = {}  # of this step, by what is in them
         self.whole = False  # whether all steps of a loop are there
-        weights = self.weights
-        self.conditions = Conditions(weights.body, weights.softmax, self.row, self.step)
+        self.factor, self.scores = self.applied_later()
+        self.conditions = Conditions(self.scores, self.weights.softmax, self.row, self.step)
+
+    def applied_later(self) -> tuple[float, Body]:
+        """A number by which scores are multiplied as they are compared, and sums at their end, and
+        the body that leaves it out."""
+        body = with_powers_of_two(self.weights.body)
+        without, factor = without_factor(body)
+        if self.weights.softmax or self.dtype_of(self.product.right) is not torch.float16:
+            return factor, without
+        return 1.0, body  # a gradient may be too large for float16 before it is multiplied
+
+    def slope(self, bound: Expr) -> int:
+        """How much a bound rises from a row to the next one, if that is known; else 0."""
+        linear = bound.linear([self.row])
+        assert linear is not None
+        slope = linear[1].get(self.row)
+        if slope is None:
+            return 0
+        return slope.constant or 0
+
+    def window(self) -> Window:
+        """The steps outside of which weights are nothing."""
+        if self.weights.softmax or self.weights.zero_rows:
+            return self.conditions.window(self.conditions.all)
+        return ALL
 
     def sums(self) -> None:
         known, self.lefts = dict(self.known), []
@@ -80,6 +107,8 @@ class _AttentionWriter(ProductWriter):
             self.steps_of_lists(self.weights.tiles)
         if self.weights.softmax:
             self.finish()
+        elif self.factor != 1:
+            self.line(f"{self.result} = {self.result} * {self.factor!r}")
         if beside is not None:
             self.store_beside(beside)
         self.known, self.order = known, ("y", "x")
@@ -137,6 +166,48 @@ class _AttentionWriter(ProductWriter):
             return ""
         return f', input_precision="{self.tiling.precision}"'
 
+    # -- the order of blocks -----------------------------------------------------------------------
+
+    def batch(self, blocks: int) -> None:
+        """As for a product; blocks with many steps come before those with few.
+
+        They do so all over some elements of the batch: the last ones to begin are short.
+        """
+        trend = self.trend()
+        if trend:
+            together = self.together()
+            self.line(f"z = block // {blocks * together} * {together} + block % {together}")
+            self.line(f"block = block % {blocks * together} // {together}")
+        else:
+            super().batch(blocks)
+        if trend > 0:
+            self.line(f"block = {blocks - 1} - block")
+
+    def trend(self) -> int:
+        """Whether later rows have more steps, 1, or fewer, -1, as far as indices say; else 0."""
+        if self.weights.tiles is not None:
+            return 0
+        window = self.window()
+        return any(map(self.rises, window.upper)) - any(map(self.rises, window.lower))
+
+    def rises(self, bound: Bound) -> bool:
+        """Whether a bound is higher for later rows."""
+        return any(self.slope(e) > 0 for e in bound)
+
+    def together(self) -> int:
+        """Of how many elements of the batch all that blocks read for their steps is in the L2 cache
+        at once."""
+        width = self.column.extent
+        for p in self.weights.products:
+            width += p.depth.extent
+        size = (self.step.extent * width).constant or 0
+        size *= self.dtype_of(self.product.right).itemsize
+        count = points_of(self.kernel.loops).constant or 1
+        number = max(1, min(count, CACHED // max(size, 1)))
+        while count % number:
+            number -= 1
+        return number
+
     # -- the steps that matter ---------------------------------------------------------------------
 
     def steps_of_lists(self, tiles: Tiles) -> None:
@@ -145,7 +216,7 @@ class _AttentionWriter(ProductWriter):
         self.symbols[tiles.rows] = Value("rows", NO_AXES)
         self.symbols[tiles.entry] = Value(f"(part // {parts})", NO_AXES)
         inner = self.conditions.where_hold(self.conditions.of_places)
-        for listed, body in ((tiles.whole, inner), (tiles.partial, self.weights.body)):
+        for listed, body in ((tiles.whole, inner), (tiles.partial, self.scores)):
             loop = f"part in range(0, {self.loaded(listed.length)} * {parts})"
             start = f"start = {self.loaded(listed.numbers)} * {TILE} + part % {parts} * RBLOCK"
             self.steps_of(body, loop, [start], whole=body is inner)
@@ -160,11 +231,9 @@ class _AttentionWriter(ProductWriter):
     def steps_of_window(self) -> None:
         """First those between which and the rows of the block all is seen, then the others."""
         conditions, extents = self.conditions, (self.row.extent.constant, self.step.extent.constant)
-        window = ALL
-        if self.weights.softmax or self.weights.zero_rows:
-            window = conditions.window(conditions.all)
+        window = self.window()
         if window == ALL:
-            self.steps_of(self.weights.body, f"start in range(0, {extents[1]}, RBLOCK)")
+            self.steps_of(self.scores, f"start in range(0, {extents[1]}, RBLOCK)")
             return
         first, last = loop_symbol("first", extents[0] or 0), loop_symbol("last", extents[0] or 0)
         self.line(f"first = {self.first_row}")
@@ -176,7 +245,7 @@ class _AttentionWriter(ProductWriter):
         told = conditions.told
         inner = conditions.window(told)
         if inner == ALL:
-            self.steps_of(self.weights.body, "start in range(begin, end, RBLOCK)")
+            self.steps_of(self.scores, "start in range(begin, end, RBLOCK)")
             return
         begin, end = self.range(inner, last, first)
         self.line(f"inner = tl.minimum({begin}, tl.maximum(end, begin))")
@@ -188,7 +257,7 @@ class _AttentionWriter(ProductWriter):
         self.line("before = (inner - begin) // RBLOCK")
         self.line("behind = (tl.maximum(end - outer, 0) + RBLOCK - 1) // RBLOCK")
         start = "start = begin + part * RBLOCK + tl.where(part < before, 0, outer - inner)"
-        self.steps_of(self.weights.body, "part in range(0, before + behind)", [start])
+        self.steps_of(self.scores, "part in range(0, before + behind)", [start])
 
     def range(self, window: Window, rising: Symbol, falling: Symbol) -> tuple[str, str]:
         """Where the steps begin and end that are within a window for a row of the block.
@@ -208,10 +277,8 @@ class _AttentionWriter(ProductWriter):
         """A bound at one of the block's rows, by whether it rises or falls with the row."""
         texts = []
         for e in bound:
-            linear = e.linear([self.row])
-            assert linear is not None
-            slope, end = linear[1].get(self.row), rising
-            if slope is not None and (slope.constant or 0) < 0:
+            end = rising
+            if self.slope(e) < 0:
                 end = falling
             texts.append(self.index(e.substitute({self.row: end})).text)
         return reduce(lambda a, b: f"{weakest}({a}, {b})", texts)
@@ -223,11 +290,11 @@ class _AttentionWriter(ProductWriter):
 
         They are powers of 2, as what is subtracted from scores and the factor are one operation.
         """
-        score = ops.convert(score, dtype, torch.float32)
+        score, factor = ops.convert(score, dtype, torch.float32), self.factor * _LOG2_E
         self.line(f"higher = tl.maximum(top, tl.max({score}, 1)[:, None])")
-        self.line(f'base = tl.where(higher == float("-inf"), 0.0, higher * {_LOG2_E!r})')
-        self.line(f"weight = tl.exp2({score} * {_LOG2_E!r} - base)")
-        self.line(f"less = tl.exp2(top * {_LOG2_E!r} - base)")
+        self.line(f'base = tl.where(higher == float("-inf"), 0.0, higher * {factor!r})')
+        self.line(f"weight = tl.exp2({score} * {factor!r} - base)")
+        self.line(f"less = tl.exp2(top * {factor!r} - base)")
         self.line("total = total * less + tl.sum(weight, 1)[:, None]")
         return "weight"
 
@@ -238,7 +305,7 @@ class _AttentionWriter(ProductWriter):
             self.line(f"{self.result} = tl.where(total == 0, 0.0, {self.result})")
         if logarithms is None:
             return
-        self.line("total = top + tl.log(total)")
+        self.line(f"total = top * {self.factor!r} + tl.log(total)")
         if zero_rows:
             self.line('total = tl.where(top == float("-inf"), 0.0, total)')
         pointer = f"{logarithms.buffer} + {bracketed(self.index(logarithms.index).text)}"
@@ -338,9 +405,9 @@ class _AttentionWriter(ProductWriter):
             if place is not None:
                 number = self.index(place)
                 return self.fresh(f"{bracketed(number.text)}.to(tl.float32)", number.axes)
-        if i.op == "exp" and i.dtype is torch.float32:
+        if i.op == "exp2" and i.dtype is torch.float32:
             value = values[i.args[0]]
-            return self.fresh(f"tl.exp2({value.text} * {_LOG2_E!r})", value.axes)
+            return self.fresh(f"tl.exp2({value.text})", value.axes)
         if i.op == "div" and i.dtype is torch.float32 and body[i.args[1]].op == "constant":
             number, value = body[i.args[1]].attrs[0], values[i.args[0]]
             if number and math.isfinite(1 / number):

@@ -67,8 +67,7 @@ class ProductWriter(Writer):
         across = self.product.column_blocks.constant or 0
         self.line(f"block = {self.wide('tl.program_id(0)')}")
         if self.kernel.loops:
-            self.line(f"z = block // {down * across}")
-            self.line(f"block = block % {down * across}")
+            self.batch(down * across)
             self.split("z", "", self.kernel.loops)
         y, x = self.place(down, across)
         self.first_row = y.removesuffix(" + ") or "0"
@@ -79,6 +78,12 @@ class ProductWriter(Writer):
         self.split("y", "y", self.product.rows)
         self.split("x", "x", self.product.columns)
         self.sums()
+
+    def batch(self, blocks: int) -> None:
+        """The element of the batch that this block is of, and its number among the `blocks`
+        there."""
+        self.line(f"z = block // {blocks}")
+        self.line(f"block = block % {blocks}")
 
     def extent_mask(self, name: str, extent: int, block: int, axis: str = "") -> None:
         self.masks[axis or name] = None

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from ingot.codegen.triton import supported
+from ingot.codegen.triton import supported, write_kernel
 from ingot.codegen.triton.module import Gpu, available, compile_kernels
 from ingot.graph import AtenGraph, FakeContext
 from ingot.graph.joint import trace_joint
@@ -399,7 +400,9 @@ def test_softmax_written_out() -> None:
 
 
 @compiled
-@pytest.mark.parametrize("gpu", DEVICES, ids=str)
+@pytest.mark.parametrize(
+    "gpu", [*DEVICES[1::2], *(pytest.param(gpu, marks=long) for gpu in DEVICES[::2])], ids=str
+)
 @pytest.mark.parametrize("width", [64, *(pytest.param(w, marks=long) for w in (16, 128))])
 def test_kernels_compile(width: int, gpu: Gpu) -> None:
     """The kernels of a forward and of its gradients, into as much shared memory as there is."""
@@ -417,6 +420,40 @@ def test_kernels_compile(width: int, gpu: Gpu) -> None:
         for step in steps:
             binary = kernels.binary(step.kernel)  # type: ignore[arg-type]
             assert binary.image[:4] == b"\x7fELF" and binary.shared <= MOST_SHARED
+
+
+ORDERS = {"causal": [-1, 1, -1], "prefix": [-1, 0, -1], "window": [0, 0, 0], "plain": [0, 0, 0]}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_blocks_with_many_steps_come_first(name: str) -> None:
+    """Of the forward, of the gradients of keys and of those of queries: whether the rows' numbers
+    fall or rise with that of the block."""
+    leaves = [torch.empty(2, 6, 512, 64).bfloat16().requires_grad_() for _ in range(3)]
+    parts, orders = trained(attention(SCORES[name]), leaves), []
+    for graph in (parts.forward, parts.backward):
+        for step in planned(graph).steps:
+            assert isinstance(step, KernelStep) and isinstance(step.kernel, Kernel)
+            if step.kernel.product is not None:
+                orders.append(order_of(write_kernel(step.kernel).source))
+    assert orders == ORDERS[name]
+
+
+def order_of(source: str) -> int:
+    begin = source.index("block = tl.program_id(0)")
+    lines = [line.strip() for line in source[begin : source.index("    y =")].splitlines()]
+    places = []
+    for number in range(12 * 8):
+        values: dict[str, Any] = {"block": number}
+        for line in lines[1:]:
+            exec(line, values)
+        places.append((values["z"], values["block"]))
+    assert sorted(places) == [(z, block) for z in range(12) for block in range(8)]
+    numbers = [block for _, block in places]
+    if places == sorted(places):
+        return 0
+    assert numbers in (sorted(numbers), sorted(numbers, reverse=True))
+    return 1 if numbers == sorted(numbers) else -1
 
 
 def test_wide_heads_stay_in_memory() -> None:

@@ -1,0 +1,95 @@
+"""Numbers by which a body multiplies its results, and which can be applied elsewhere.
+
+In go the bodies of attention's weights; out come bodies that multiply less often. Their results
+are the same but for rounding: zeros and infinities, which a mask puts in place of values, stay.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from ingot.loops.ir import Body, BodyBuilder, Instruction
+
+_LOG2_E = math.log2(math.e)
+_LEAST, _MOST = 2.0**-12, 2.0**12
+"""Between these a factor makes no number overflow that would not come near it anyway."""
+
+
+def without_factor(body: Body) -> tuple[Body, float]:
+    """A body without the positive number that its first result is multiplied by, and the number;
+    1 if there is none."""
+    builder = BodyBuilder()
+    positions = builder.copy(body)
+    first, *others = map(positions.__getitem__, body.results)
+    taken = _taken(builder, first)
+    if taken is None:
+        return body, 1.0
+    first, factor = taken
+    return builder.body(first, *others).without_dead(), factor
+
+
+def with_powers_of_two(body: Body) -> Body:
+    """A body in which exponentials in float32 are powers of 2.
+
+    Their factor is joined with others that are there. What is subtracted, which may be the same for
+    many elements, has it before.
+    """
+
+    def visit(builder: BodyBuilder, i: Instruction) -> int:
+        if i.op != "exp" or i.dtype is not torch.float32:
+            return builder.append(i)
+        return builder.emit("exp2", (_times(builder, i.args[0], _LOG2_E),), i.dtype)
+
+    return body.rewrite(visit).without_dead()
+
+
+def _taken(builder: BodyBuilder, position: int) -> tuple[int, float] | None:
+    """A value without its factor, and the factor; None if it has none that could be taken."""
+    i = builder.instructions[position]
+    if i.op == "mul":
+        for value, number in (i.args, i.args[::-1]):
+            factor = builder.constant_of(number)
+            if factor is not None and _LEAST <= factor <= _MOST:
+                return value, float(factor)
+    if i.op != "where":
+        return None
+    condition, *branches = i.args
+    factors = set()
+    for k, branch in enumerate(branches):
+        if not _has_any_factor(builder, branch):
+            taken = _taken(builder, branch)
+            if taken is None:
+                return None
+            branches[k] = taken[0]
+            factors.add(taken[1])
+    if len(factors) != 1:
+        return None
+    return builder.emit("where", (condition, *branches), i.dtype), factors.pop()
+
+
+def _times(builder: BodyBuilder, position: int, factor: float) -> int:
+    """The product of a value and a number, which goes into numbers that are there."""
+    i = builder.instructions[position]
+    if i.dtype is torch.float32:
+        if i.op in ("add", "sub"):
+            left, right = i.args
+            args = _times(builder, left, factor), _times(builder, right, factor)
+            return builder.emit(i.op, args, i.dtype)
+        if i.op == "where":
+            condition, *branches = i.args
+            for k, branch in enumerate(branches):
+                if not _has_any_factor(builder, branch):
+                    branches[k] = _times(builder, branch, factor)
+            return builder.emit(i.op, (condition, *branches), i.dtype)
+        taken = _taken(builder, position)
+        if taken is not None:
+            position, factor = taken[0], taken[1] * factor
+    return builder.emit("mul", (position, builder.constant(factor, i.dtype)), i.dtype)
+
+
+def _has_any_factor(builder: BodyBuilder, position: int) -> bool:
+    """Whether a value is the same times any positive number."""
+    number = builder.constant_of(position)
+    return number is not None and (number == 0 or math.isinf(number))
