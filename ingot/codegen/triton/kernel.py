@@ -337,6 +337,10 @@ class Writer(AccessWriter):
         for a in stage.reductions:
             dtype = stage.body.instructions[a.value].dtype
             value = self.full(values[a.value])
+            condition = self.condition_of(stage.body.instructions[a.value], stage)
+            if a.kind == "sum" and condition is not None:  # counted in 32 bits, which are enough
+                dtype, value = torch.int32, self.full(values[condition])
+                value = self.fresh(ops.convert(value.text, torch.bool, dtype), value.axes)
             if self.masks["r"] is not None:
                 text = self.in_range(value.text, ops.identity(a.kind, dtype))
                 value = self.fresh(text, value.axes)
@@ -347,6 +351,13 @@ class Writer(AccessWriter):
         return values
 
     # -- reductions --------------------------------------------------------------------------------
+
+    def condition_of(self, i: Instruction, stage: Stage) -> int | None:
+        """The position of the condition that a number is, as 0 or 1 in 64 bits, if it is one."""
+        if i.op == "to" and i.dtype is torch.int64:
+            if stage.body.instructions[i.args[0]].dtype is torch.bool:
+                return i.args[0]
+        return None
 
     def in_range(self, text: str, otherwise: str) -> str:
         """A value where the axis r has elements."""
