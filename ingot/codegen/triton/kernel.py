@@ -284,7 +284,7 @@ class Writer(AccessWriter):
         else:
             self.steps(stage, "0", size, block, accumulators)
         for a, names in accumulators:
-            self.reduce(a, names, stage.body.instructions[a.value].dtype)
+            self.reduce(a, names, self.partial_dtype(a, stage))
 
     def rest_divisor(self, accumulators: Sequence[tuple[Accumulate, list[str]]], block: int) -> int:
         """How many times as short as a step those are over what whole steps leave of a row.
@@ -322,7 +322,7 @@ class Writer(AccessWriter):
         self.split(name, "r", stage.loops)
         values = self.body(replace(stage, reductions=()), frozenset("xr"))
         for a, (_, names) in zip(stage.reductions, accumulators):
-            self.accumulate(a, names, self.full(values[a.value]), stage)
+            self.accumulate(a, names, self.reduced(a, values, stage), stage)
         self.indent -= 1
         self.known = known
 
@@ -335,12 +335,7 @@ class Writer(AccessWriter):
         for define in stage.scalars:
             self.scalars[define.name] = values[define.value]
         for a in stage.reductions:
-            dtype = stage.body.instructions[a.value].dtype
-            value = self.full(values[a.value])
-            condition = self.condition_of(stage.body.instructions[a.value], stage)
-            if a.kind == "sum" and condition is not None:  # counted in 32 bits, which are enough
-                dtype, value = torch.int32, self.full(values[condition])
-                value = self.fresh(ops.convert(value.text, torch.bool, dtype), value.axes)
+            value, dtype = self.reduced(a, values, stage), self.partial_dtype(a, stage)
             if self.masks["r"] is not None:
                 text = self.in_range(value.text, ops.identity(a.kind, dtype))
                 value = self.fresh(text, value.axes)
@@ -352,12 +347,23 @@ class Writer(AccessWriter):
 
     # -- reductions --------------------------------------------------------------------------------
 
-    def condition_of(self, i: Instruction, stage: Stage) -> int | None:
-        """The position of the condition that a number is, as 0 or 1 in 64 bits, if it is one."""
-        if i.op == "to" and i.dtype is torch.int64:
-            if stage.body.instructions[i.args[0]].dtype is torch.bool:
-                return i.args[0]
-        return None
+    def reduced(self, a: Accumulate, values: Sequence[Value], stage: Stage) -> Value:
+        """What a reduction is of, in the dtype of its partial results."""
+        dtype, i = self.partial_dtype(a, stage), stage.body.instructions[a.value]
+        if dtype is i.dtype:
+            return self.full(values[a.value])
+        value = self.full(values[i.args[0]])
+        return self.fresh(ops.convert(value.text, torch.bool, dtype), value.axes)
+
+    def partial_dtype(self, a: Accumulate, stage: Stage) -> torch.dtype:
+        """That of a reduction's partial results. Conditions are counted in 32 bits where these are
+        enough."""
+        body = stage.body.instructions
+        i = body[a.value]
+        if a.kind == "sum" and i.op == "to" and body[i.args[0]].dtype is torch.bool:
+            if i.dtype is torch.int64 and self.short:
+                return torch.int32
+        return i.dtype
 
     def in_range(self, text: str, otherwise: str) -> str:
         """A value where the axis r has elements."""
@@ -384,7 +390,7 @@ class Writer(AccessWriter):
 
     def accumulator(self, a: Accumulate, stage: Stage) -> list[str]:
         """The variables of a partial result for each element of a step, holding that of nothing."""
-        dtype = stage.body.instructions[a.value].dtype
+        dtype = self.partial_dtype(a, stage)
         if a.kind == POWERS:
             self.group, self.wide_group = self.group_of_powers(stage)
             shape = f"[XBLOCK, RBLOCK // {self.group}]"
@@ -418,7 +424,7 @@ class Writer(AccessWriter):
         return (each, False)
 
     def accumulate(self, a: Accumulate, names: list[str], value: Value, stage: Stage) -> None:
-        dtype = stage.body.instructions[a.value].dtype
+        dtype = self.partial_dtype(a, stage)
         variables = ", ".join(names)
         if names[0].endswith("_top"):
             if a.kind == POWERS:

@@ -94,8 +94,12 @@ class _Condition:
                     values[loop] = values[loop] * TILE + left.pop(0)
             return self.at(values)
 
-        whole = LoopTensor(sizes, contiguous_strides(sizes), torch.bool, at)
-        return _sum(lw, whole, dims)
+        counts = LoopTensor(sizes, contiguous_strides(sizes), torch.bool, at)
+        if not lw.target.has_registers:
+            return _sum(lw, counts, dims)
+        for dim in reversed(dims):  # short rows: a block with all of a pair would be alone
+            counts = _sum(lw, counts, [dim])
+        return counts
 
     def at(self, values: Mapping[Symbol, Expr]) -> int:
         """The condition at a point. The last tiles may reach beyond the end, where it is false."""
