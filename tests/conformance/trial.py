@@ -33,9 +33,7 @@ ACCEPTED = {
 _BRANCH = "the data decide which function is called: each is a graph of its own"
 _SIZE = "the data decide the size of an array"
 REFUSED = {
-    "_numpy.bincount": _SIZE,
     "_numpy.histogramdd": _SIZE,
-    "_numpy.unique": _SIZE,
     "compiler.compile": "a function that torch.compile has compiled is called as it is",
     "func.rearrange": "the function that rearranges is made by exec()",
     "higher_order_ops.cond": _BRANCH,

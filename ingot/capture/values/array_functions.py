@@ -18,7 +18,7 @@ import torch
 
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, meaning_of, means, means_pure
-from ingot.capture.sources import Source
+from ingot.capture.sources import ConstSource, Source
 from ingot.capture.values.array_errors import refuse_modes
 from ingot.capture.values.array_operands import (
     Operand,
@@ -50,6 +50,7 @@ from ingot.capture.values.base import (
 )
 from ingot.capture.values.builtins import BuiltinValue, call_as
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.known_calls import called_for_real, constant_array
 from ingot.capture.values.number_reads import tensor_of_number
 from ingot.capture.values.sequences import ListValue, TupleValue
@@ -512,7 +513,42 @@ def _count_nonzero(session: Session, a: Value) -> Value:
 def _bincount(
     session: Session, x: Value, weights: Value | None = None, minlength: Value | None = None
 ) -> Value:
-    raise session.unsupported("mask-size", "numpy.bincount")
+    least, operands = 0, [operand_of(session, x)]
+    if minlength is not None:
+        least = session.known(minlength)
+    if weights is not None and not is_none(weights):
+        operands.append(operand_of(session, weights))
+    examples, sizes = [], []
+    for operand in operands:
+        sizes.append(tensor_in(session, operand, operand.strong).fake.shape)
+        length = 1 + (sizes[-1][:1] != sizes[0][:1])
+        examples.append(np.ones([length] * operand.rank, operand.strong))
+    asked_numpy(session, np.bincount, *examples, minlength=least)
+    numbers, *weighted = operands
+    tensors = [tensor_in(session, numbers, np.dtype(np.intp))]
+    negative = session.call_method("any", session.call_method("lt", *tensors, ConstantValue(0)))
+    if not negative.require_truth(session, False):
+        raise session.unsupported("data-branch", "numpy.bincount of what may be negative")
+    if sizes[0][0] != 0:  # of nothing, NumPy forgets the weights
+        for weight in weighted:
+            tensors.append(tensor_in(session, weight, np.dtype(float)))
+    counts = session.call_method("bincount", *tensors, minlength=ConstantValue(least))
+    return result_of(session, counts)  # type: ignore[arg-type]
+
+
+@means(private.unique_hash, how=How.UNREALIZED)
+def _unique_hash(session: Session, args: Arguments, kwargs: Keywords) -> Value:
+    """What NumPy cannot hash it sorts, with the same values in the end."""
+    return ConstantValue(NotImplemented)
+
+
+@_rule(np.unique)
+def _unique(session: Session, *args: Value, **kwargs: Value) -> Value:
+    if "sorted" in kwargs and not session.known(kwargs["sorted"]):
+        raise session.unsupported("numpy", "numpy.unique in an order that hashes decide")
+    function = private.implementation_of(np.unique)
+    outside = FunctionValue.outside(session, function, ConstSource(function))
+    return session.inline(outside, args, kwargs)
 
 
 means_pure(np.iinfo, np.finfo)

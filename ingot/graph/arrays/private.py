@@ -42,6 +42,7 @@ correlate_conjugated = _find(_MULTIARRAY, "correlate2")
 einsum = _find(_MULTIARRAY, "c_einsum")
 normalize_axis_index = _find(_MULTIARRAY, "normalize_axis_index")
 count_nonzero = _find(_MULTIARRAY, "count_nonzero")
+unique_hash = _find("numpy._core._multiarray_umath", "_unique_hash")
 clip = _find(UNIVERSAL, "clip")
 error_state: contextvars.ContextVar[Any] = getattr(
     module_of(UNIVERSAL), "_extobj_contextvar", contextvars.ContextVar("missing")
