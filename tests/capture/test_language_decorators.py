@@ -198,7 +198,7 @@ def single_dispatch(x, y):
 
 
 # from there on, with a weak cache
-@(whole if sys.version_info < (3, 13) else TABLE.broken("ReferenceType"))
+@(whole if sys.version_info < (3, 13) else TABLE.broken("a weak reference"))
 def single_dispatch_method(x, y):
     return x + 1, Shows().of("s"), Shows().of(1)
 
