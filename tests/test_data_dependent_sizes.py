@@ -488,3 +488,21 @@ def test_a_size_that_is_checked_behind_a_write(write):
         (actual, y1), (expected, y2) = results
         assert torch.equal(y1, y2) and type(actual) is type(expected)
         assert actual == expected if isinstance(expected, str) else torch.equal(actual, expected)
+
+
+def test_sums_of_sizes_of_arguments_and_of_the_data() -> None:
+    """The loops of a graph are taken out, and each node gets one: as many edges as the data say."""
+
+    def function(edges: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+        kept = edges[:, edges[0] != edges[1]]
+        own = torch.arange(len(nodes))
+        kept = torch.cat([kept, torch.stack([own, own])], 1)
+        weights = torch.ones(kept.size(1))
+        return weights.cumsum(0), torch.zeros(len(nodes)).scatter_add_(0, kept[1], weights)
+
+    tracked, compiled = Tracked(function, fullgraph=True), []
+    for nodes, count in ((5, 12), (7, 30), (9, 17), (4, 3), (6, 2)):
+        edges = torch.randint(nodes, (2, count), generator=torch.Generator().manual_seed(count))
+        compiled.append(tracked(edges, torch.ones(nodes)))
+    assert sum(compiled[3:]) <= 1 and sum(compiled[:3]) == 2
+    assert tracked.skips == []

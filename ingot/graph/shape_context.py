@@ -257,10 +257,36 @@ class ShapeContext:
             return answer
         fact = self.simplified(left), relation, self.simplified(right)
         if self.unbacked.concerns(fact[0], fact[2]):
-            return self._assume(fact, likely)
+            return self._follows_from_bounds(fact) or self._assume(fact, likely)
         answer = DECIDE[relation](self.hint(fact[0]), self.hint(fact[2]))
         self._guard(fact if answer else negated(*fact))
         return answer
+
+    def _follows_from_bounds(self, fact: Fact) -> bool:
+        """Whether a relation holds for all that unbacked symbols may be.
+
+        A guard on the other symbols may have to say so: that `s <= 90` makes `s + u <= 100` hold,
+        where `u <= 10`.
+        """
+        left, relation, right = fact
+        unbacked = tuple(filter(self.unbacked.roots.__contains__, left.symbols | right.symbols))
+        linear = (left - right).linear(unbacked)
+        if relation not in ("<", "<=") or linear is None:
+            return False
+        extremes: dict[Symbol, Expr | int] = {}
+        for symbol, slope in linear[1].items():
+            if slope.constant is None:
+                return False
+            bound = symbol.upper if slope.constant > 0 else symbol.lower
+            if bound is None:
+                return False
+            extremes[symbol] = bound
+        left, right = left.substitute(extremes), right.substitute(extremes)
+        answer = self.proved(left, relation, right)
+        if answer is None and not self.closed and DECIDE[relation](*map(self.hint, (left, right))):
+            self._guard((left, relation, right))
+            return True
+        return answer is True
 
     def _assume(self, fact: Fact, likely: bool | None) -> bool:
         left, relation, right = fact
