@@ -33,7 +33,7 @@ from ingot.capture.values.base import (
 from ingot.capture.values.constant import NONE, ConstantValue, as_value
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.default_devices import default_device
-from ingot.capture.values.objects import bind_member
+from ingot.capture.values.objects import ObjectValue, bind_member
 from ingot.capture.values.operator_methods import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
 from ingot.capture.values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
 from ingot.capture.values.tensor import TensorValue
@@ -103,10 +103,34 @@ def is_overridden(session: Session, values: Iterable[Value]) -> bool:
     """Whether a call of torch's with these arguments is to go through `torch_call`."""
     if session.overrides.modes and session.overrides.has_modes:
         return True
+    asks_others = session.overrides.asks_subclasses
     for value in values:
-        if type(value) not in _NO_OBJECTS and holds_object(value):
-            return True
+        if type(value) not in _NO_OBJECTS:
+            if holds_object(value) or asks_others and _holds_other(value):
+                return True
     return False
+
+
+def _holds_other(value: Value) -> bool:
+    """Whether it is, or a list or tuple holds, an instance of another class that is asked.
+
+    A library's dictionary of tensors is one.
+    """
+    if type(value) is LazyValue:
+        cls: Any = type(value.object)
+        if cls in (list, tuple):
+            return any(map(_asks_for_others, map(type, value.object)))
+        return _asks_for_others(cls)
+    if isinstance(value, SequenceValue):
+        return any(map(_holds_other, value.items))
+    return isinstance(value, ObjectValue) and _asks_for_others(value.cls)
+
+
+@functools.cache
+def _asks_for_others(cls: Any) -> bool:
+    if issubclass(cls, (torch.Tensor, type, overrides.TorchFunctionMode)):
+        return False
+    return hasattr(cls, _NAME)
 
 
 def holds_object(value: Value) -> bool:
@@ -135,27 +159,27 @@ def asks_python(session: Session, values: Iterable[Value]) -> bool:
     return False
 
 
-def _objects_in(session: Session, values: Iterable[Value]) -> Iterator[TensorObject]:
+def _objects_in(session: Session, values: Iterable[Value]) -> Iterator[ObjectValue]:
     for value in values:
-        if holds_object(value):
+        if holds_object(value) or _holds_other(value):
             value = session.realize(value)
-            if isinstance(value, TensorObject):
+            if isinstance(value, ObjectValue):
                 yield value
             elif isinstance(value, SequenceValue):
                 yield from _objects_in(session, value.items)
 
 
-def overrides_functions(session: Session, value: TensorObject) -> bool:
+def overrides_functions(session: Session, value: ObjectValue) -> bool:
     """Whether the class of an instance is asked for functions of torch's."""
     if not session.overrides.asks_subclasses or is_asked_inside(value.cls):
         return False
     return session.class_lookup(value.cls, _NAME) is not disabled_torch_function_impl
 
 
-def _asked(session: Session, values: Iterable[Value]) -> list[TensorObject]:
+def _asked(session: Session, values: Iterable[Value]) -> list[ObjectValue]:
     """The arguments whose classes are asked, one of each: subclasses before their bases, else in
     their order."""
-    asked: list[TensorObject] = []
+    asked: list[ObjectValue] = []
     for value in _objects_in(session, values):
         classes = list(map(_CLASS, asked))
         if value.cls in classes or not overrides_functions(session, value):
@@ -226,7 +250,7 @@ class _Request:
         return [function, self.types, session.tuple_of_values(self.args), named]
 
 
-def _is_wrapper(value: TensorObject) -> bool:
+def _is_wrapper(value: ObjectValue) -> bool:
     return isinstance(value, WrapperObject)
 
 
@@ -251,7 +275,7 @@ def _ask_mode(session: Session, state: Overrides, request: _Request) -> Value:
         state.modes.append(mode)
 
 
-def _ask(session: Session, value: TensorObject, request: _Request) -> Value:
+def _ask(session: Session, value: ObjectValue, request: _Request) -> Value:
     """What the class of an argument makes of a call."""
     raw = session.class_lookup(value.cls, _NAME)
     if raw is not _DEFAULT:
