@@ -15,10 +15,12 @@ from ingot.capture.sources import Source
 from ingot.capture.values.base import Arguments, Keywords, KnownObject, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.deferred import is_none, logged_call, user_frames
+from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.subclasses import BuiltinObject
-from ingot.capture.values.tensor import TensorValue
+from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.wrap import wraps
 from ingot.errors import Unsupported, without_frames
+from ingot.graph.shape_context import ShapeContext
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -29,8 +31,9 @@ class CachedFunction(KnownObject):
 
     Where the cache has no result for the arguments, a pure function is called during capture: that
     this comes too soon, nobody sees. One that only shows something (logger.warning_once) is called
-    after the graph has run. A pure function of tensors is captured: results are shared within a
-    call, as in eager, and not between calls. Any other breaks the graph."""
+    after the graph has run. A pure function of tensors, or of sizes that vary, is captured: results
+    are shared within a call, as in eager, and not between calls. Any other breaks the graph, or is
+    compiled for the sizes of the call."""
 
     __slots__ = ("_captured", "_hits")
 
@@ -58,9 +61,9 @@ class CachedFunction(KnownObject):
         if parameters.get("maxsize", 0) == 0:  # nothing is held
             return session.call(self.inner(session), args, kwargs)
         hit, why = self._hit(session, args, kwargs)
-        tensors = None if hit else _key_of_tensors(session, args, kwargs)
-        if tensors is not None and tensors in self._captured:
-            return self._captured[tensors][0]
+        key = None if hit else _key_of_captured(session, args, kwargs)
+        if key is not None and key in self._captured:
+            return self._captured[key][0]
         if hit is None or not hit.is_there():
             before = session.steps
             mark, steps, pending = (
@@ -73,9 +76,10 @@ class CachedFunction(KnownObject):
             if count and is_none(session, result):
                 return self._show(session, args, kwargs, mark)
             if hit is None:
-                if tensors is None or count:
+                makes_tensors = session.graph.steps > steps and _are_numbers(session, args, kwargs)
+                if key is None or count != 0 or makes_tensors:
                     raise why
-                self._captured[tensors] = result, [*args, *kwargs.values()]
+                self._captured[key] = result, [*args, *kwargs.values()]
                 return result
             if count != 0 or session.graph.steps > steps or pending and not hit.would_give(result):
                 raise session.unsupported(
@@ -90,6 +94,9 @@ class CachedFunction(KnownObject):
 
     def _hit(self, session: Session, args: Arguments, kwargs: Keywords) -> tuple[Hit | None, Any]:
         """The look-up of arguments in the cache; None and the error where one is not known."""
+        if any(map(_varies, map(session.realize, (*args, *kwargs.values())))):
+            what = f"{self.inner(session).describe()} is cached, and gets a size that varies"
+            return None, session.unsupported("symbolic-number", what)
         try:
             argument = functools.partial(_argument, session)
             known, by_name = list(map(argument, args)), map_values(argument, kwargs)
@@ -171,22 +178,48 @@ def _key_of(function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return next(iter(_cache_of(probe)))
 
 
-def _key_of_tensors(session: Session, args: Arguments, kwargs: Keywords) -> Any:
-    """A key of arguments that have tensors among them. None where there are none, or the hash of
-    one is the user's."""
+def _varies(value: Value) -> bool:
+    """Whether it is a size that varies, or a tuple with one."""
+    if isinstance(value, TupleValue):
+        return any(map(_varies, value.items))
+    return isinstance(value, SymIntValue)
+
+
+def _are_numbers(session: Session, args: Arguments, kwargs: Keywords) -> bool:
+    """Whether there is no tensor among arguments."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(session.realize(value), TensorValue):
+            return False
+    return True
+
+
+def _key_of_captured(session: Session, args: Arguments, kwargs: Keywords) -> Any:
+    """A key of arguments that have tensors, or sizes that vary, among them. None where there are
+    none, or the hash of one is the user's."""
     parts: list[Any] = []
-    has_tensors = False
+    is_captured = False
     for name, value in (*enumerate(args), *kwargs.items()):
         value = session.realize(value)
-        if isinstance(value, ConstantValue) and isinstance(value.object, Hashable):
-            parts.append((name, type(value.object), value.object))
-            continue
-        is_tensor = isinstance(value, TensorValue)
-        if not is_tensor and value.python_type().__hash__ is not object.__hash__:
+        part = _part_of_key(session, value)
+        if part is None:
             return None
-        has_tensors = has_tensors or is_tensor
-        parts.append((name, id(value)))
-    return tuple(parts) if has_tensors else None
+        is_captured = is_captured or isinstance(value, TensorValue) or _varies(value)
+        parts.append((name, part))
+    return tuple(parts) if is_captured else None
+
+
+def _part_of_key(session: Session, value: Value) -> Any:
+    """What stands for an argument in the key; None where its hash is the user's."""
+    value = session.realize(value)
+    if isinstance(value, ConstantValue) and isinstance(value.object, Hashable):
+        return type(value.object), value.object
+    if isinstance(value, SymIntValue):
+        return ShapeContext.to_expr(value.fake)
+    if type(value) is TupleValue:
+        parts = [_part_of_key(session, item) for item in value.items]
+        return None if None in parts else (tuple, *parts)
+    is_identified = value.python_type().__hash__ is object.__hash__
+    return id(value) if isinstance(value, TensorValue) or is_identified else None
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
