@@ -58,7 +58,7 @@ SWEEPS: dict[str, dict[str, int]] = {
     "codegen/test_math": {"functions_are_as_accurate_as_eagers": 2},
     "codegen/test_prepack": {"the_bits_are_those_without": 7},
     "codegen/test_scalar": {"division_by_zero_is_reported": 4, "exact": 2},
-    "codegen/test_scored_attention": {"halves": 3, "results_and_gradients": 4},
+    "codegen/test_scored_attention": {"halves": 5, "results_and_gradients": 7},
     "codegen/test_strided": {"loads": 7, "loads_side_by_side": 4, "stores": 14},
     "codegen/test_transposes": {"transposes_of_every_dtype": 17},
     "codegen/triton/test_images": {"windows_of_channels": 4},
@@ -164,7 +164,7 @@ SWEEPS: dict[str, dict[str, int]] = {
     "test_training_hooks": {"second_derivatives": 3, "several_arguments_and_results": 3},
     "test_training_kernels": {"gradients_of_attention_go_no_further_from_float64_than_eagers": 3},
     "test_training_parts": {
-        "each_choice_of_inputs": 2,
+        "each_choice_of_inputs": 5,
         "each_choice_of_outputs": 5,
         "one_after_the_other": 2,
         "what_the_gradients_keep_is_told_by_its_value": 7,
