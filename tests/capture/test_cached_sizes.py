@@ -48,7 +48,6 @@ PURE: dict[str, Callable[[Tensor], Any]] = {
     "twice": lambda x: (x * doubled(x.shape[0]), doubled(len(x))),
     "a shape": lambda x: x.reshape(parts(x.shape)),
     "a shape and a number": lambda x: x.reshape(parts(tuple(x.shape), width=4)),
-    "a list, the same one within a call": lambda x: (x * 1, listed(len(x)) is listed(x.size(0))),
     "a method": lambda x: x.reshape(RECIPE.shape_of(x.shape)),
 }
 
@@ -80,6 +79,12 @@ def steps(n: int) -> Tensor:
     return torch.arange(n)
 
 
+def appended(x: Tensor) -> Tensor:
+    numbers = listed(len(x))
+    numbers.append(len(numbers))
+    return x * sum(numbers)
+
+
 def written(x: Tensor) -> Tensor:
     cached = steps(len(x))
     cached += 1
@@ -89,6 +94,7 @@ def written(x: Tensor) -> Tensor:
 OTHERS: dict[str, tuple[Any, Callable[[Tensor], Any]]] = {
     "prints": (printed, lambda x: x * printed(len(x))),
     "counts": (counted, lambda x: x * counted(len(x))),
+    "makes a list that is changed": (listed, appended),
     "makes a tensor that is written": (steps, written),
 }
 

@@ -76,9 +76,10 @@ class CachedFunction(KnownObject):
             if count and is_none(session, result):
                 return self._show(session, args, kwargs, mark)
             if hit is None:
-                makes_tensors = session.graph.steps > steps and _are_numbers(session, args, kwargs)
-                if key is None or count != 0 or makes_tensors:
+                if key is None or count != 0:
                     raise why
+                if _are_numbers(session, args, kwargs) and not _is_immutable(session, result):
+                    raise why  # a later call in eager is given the same object, as it is then
                 self._captured[key] = result, [*args, *kwargs.values()]
                 return result
             if count != 0 or session.graph.steps > steps or pending and not hit.would_give(result):
@@ -191,6 +192,14 @@ def _are_numbers(session: Session, args: Arguments, kwargs: Keywords) -> bool:
         if isinstance(session.realize(value), TensorValue):
             return False
     return True
+
+
+def _is_immutable(session: Session, result: Value) -> bool:
+    """Whether a result is a number or another constant, or a tuple of such."""
+    result = session.realize(result)
+    if type(result) is TupleValue:
+        return all(map(functools.partial(_is_immutable, session), result.items))
+    return isinstance(result, (ConstantValue, SymIntValue))
 
 
 def _key_of_captured(session: Session, args: Arguments, kwargs: Keywords) -> Any:
