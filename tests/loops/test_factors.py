@@ -108,6 +108,20 @@ def test_with_powers_of_two(name: str) -> None:
     np.testing.assert_allclose(evaluated(powers), evaluated(body), rtol=2e-6)
 
 
+def test_values_that_are_used_twice_are_looked_at_once() -> None:
+    """Else a chain of 60 would take 2 ** 60 steps."""
+    builder = BodyBuilder()
+    x = builder.append(Instruction("scalar", (), F32, ("x",)))
+    mask = builder.append(Instruction("scalar", (), torch.bool, ("mask",)))
+    added, chosen = x, times(builder, x, 0.5)
+    for _ in range(60):
+        added = builder.emit("add", (added, added), F32)
+        chosen = where(builder, mask, chosen, chosen)
+    powers = with_powers_of_two(builder.body(builder.emit("exp", (added,), F32)))
+    assert [i.op for i in powers.instructions].count("add") == 60
+    assert without_factor(builder.body(chosen))[1] == 0.5
+
+
 def test_exponentials_of_other_dtypes_stay() -> None:
     builder = BodyBuilder()
     x = builder.append(Instruction("scalar", (), torch.float64, ("x",)))
