@@ -30,6 +30,10 @@ SWEEPS: dict[str, dict[str, int]] = {
         "training": 4,
     },
     "capture/test_numbers": {"gradients_at_bounds_that_vary": 5},
+    "capture/test_numpy_names": {
+        "a_name_means_what_it_means_in_numpy": 3,
+        "a_universal_function_is_numpys": 3,
+    },
     "capture/test_outside_iterators": {"an_iterator_over_text_that_is_given": 4},
     "capture/test_overrides": {"overridden_methods": 5},
     "capture/test_partials": {"partials": 3},
@@ -149,7 +153,7 @@ SWEEPS: dict[str, dict[str, int]] = {
         "choices_in_a_checkpoint": 5,
         "functions_in_kernels_of_many_shapes": 10,
     },
-    "test_reduction_errors": {"halves": 7},
+    "test_reduction_errors": {"halves": 7, "sums_of_every_shape": 3},
     "test_shape_guards": {
         "the_guards_are_those_that_a_person_would_derive": 2,
         "what_the_guards_accept_is_right_and_the_rest_is_refused": 3,
@@ -183,6 +187,7 @@ SWEEPS: dict[str, dict[str, int]] = {
     },
     "test_windows_on_storage": {"windows": 120},
     "test_writes_to_data": {"eager_is_the_oracle": 5},
+    "test_writing_ops": {"writes_are_eagers": 5},
     "test_written_results": {"results_may_be_written": 2},
     "test_zoo_training": {"models_of_the_zoo": 2},
 }
