@@ -73,8 +73,8 @@ def row(name: str, compiler: str, rounds: int) -> list[str]:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no output"]
         return ["-"] * len(COLUMNS) + [lines[-1][:120]]
-    found = json.loads(done.stdout.splitlines()[-1])
-    return [*map(str, found["cells"]), "; ".join(found["reasons"])]
+    figures = json.loads(done.stdout.splitlines()[-1])
+    return [*map(str, figures["cells"]), "; ".join(figures["reasons"])]
 
 
 def measured(name: str, compiler: str, rounds: int) -> dict[str, Any]:

@@ -82,9 +82,9 @@ def test_counts(name: str) -> None:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("name", SETS)
 def test_sets(name: str, dtype: Any) -> None:
-    function, given = SETS[name], X.astype(dtype)
+    function, array = SETS[name], X.astype(dtype)
     compiled = ingot.compile(lambda a: function(a), fullgraph=True)
-    for values in (given, given[:1], given[:, ::2], given * 0):
+    for values in (array, array[:1], array[:, ::2], array * 0):
         assert_same(compiled(values), function(values))
 
 

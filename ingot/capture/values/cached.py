@@ -31,9 +31,9 @@ class CachedFunction(KnownObject):
 
     Where the cache has no result for the arguments, a pure function is called during capture: that
     this comes too soon, nobody sees. One that only shows something (logger.warning_once) is called
-    after the graph has run. A pure function of tensors, or of sizes that vary, is captured: results
-    are shared within a call, as in eager, and not between calls. Any other breaks the graph, or is
-    compiled for the sizes of the call."""
+    after the graph has run. A pure function of tensors is captured, and one that makes numbers of
+    sizes that vary: results are shared within a call, as in eager, and not between calls. Any other
+    breaks the graph, or is compiled for the sizes of the call."""
 
     __slots__ = ("_captured", "_hits")
 

@@ -126,8 +126,8 @@ def _holds_other(value: Value) -> bool:
     return isinstance(value, ObjectValue) and _asks_for_others(value.cls)
 
 
-@functools.cache
 def _asks_for_others(cls: Any) -> bool:
+    """Whether a class is asked and no tensor's. A mode is asked in another way."""
     if issubclass(cls, (torch.Tensor, type, overrides.TorchFunctionMode)):
         return False
     return hasattr(cls, _NAME)
