@@ -6,6 +6,7 @@ a function the name of another's module.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
@@ -79,4 +80,16 @@ def _is_standard(package: str, module: ModuleType | None) -> bool:
         if str(folder) in _LIBRARY:
             first = path.relative_to(folder).parts[0]
             return first == _BINARIES or first.partition(".")[0] == package
+    return False
+
+
+@functools.cache
+def is_installed(file: str) -> bool:
+    """Whether a file of code is of Python's own library or of an installed package: that lies
+    beside what installers note of it."""
+    if file.startswith("<frozen "):
+        return True
+    for folder in Path(os.path.realpath(file)).parents:
+        if str(folder) in _LIBRARY or any(folder.glob("*.dist-info")):
+            return True
     return False

@@ -159,7 +159,11 @@ class Fields:
 
 
 class _Nothing:
-    """What no path leads to: that a value is another object says that it is there."""
+    """What no path leads to: that a value is another object says that it is there. As a change, one
+    that is left to others."""
+
+    def operations(self) -> Iterable[Operation]:
+        return ()
 
     def __repr__(self) -> str:
         return "missing"
@@ -181,12 +185,20 @@ class Effects:
         self._known: dict[int, Value] = {}  # by id of the outside object
         self._by_type: dict[type, list[Any]] = {}
         self._changed: dict[type, dict[int, Any]] = {}
+        self._handed_over: dict[int, Any] = {}
         self._paths: dict[Source, None] = {}
 
     # -- which outside objects are the same --------------------------------------------------------
 
     def known(self, session: Session, object_: Any, source: Source) -> Value | None:
-        """The value of an outside object that was met before on another path."""
+        """The value of an outside object that was met before on another path.
+
+        Raises Unsupported for one that was handed over."""
+        if id(object_) in self._handed_over:
+            raise session.unsupported(
+                "side-effect",
+                f"side effect: a {type(object_).__name__} is used that takes what was shown",
+            )
         value = self._known.get(id(object_))
         if value is not None and source is not value.source:
             session.guard(source, Kind.SAME, value.source)
@@ -212,6 +224,17 @@ class Effects:
                 if other is not object_:
                     _distinct(session, value, self._known[id(other)])
         self._segment.setdefault(id(change), change)
+
+    def hand_over(self, session: Session, object_: Any, source: Source) -> bool:
+        """Takes note that others change an outside object, when they see what is deferred.
+
+        Gives False where the function has used it before."""
+        if id(object_) not in self._handed_over:
+            if id(object_) in self._known:
+                return False
+            self._handed_over[id(object_)] = object_
+            self.change(session, ReadyValue(source), object_, _Nothing())
+        return True
 
     def note(self, change: Change) -> None:
         """Takes note of what is about to be done to outside objects that cannot be confused."""

@@ -151,42 +151,6 @@ def test_the_stream_is_the_one_of_the_call(capsys: Any) -> None:
     assert len(Compiler.of(compiled).compilations) == 1
 
 
-class Watching(logging.Handler):
-    """Looks at the program whenever a record arrives."""
-
-    def __init__(self, box: Box) -> None:
-        super().__init__()
-        self.box, self.seen = box, []  # type: ignore[var-annotated]
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.seen.append((record.getMessage(), self.box.step, list(self.box.items)))
-
-
-def watched(x, box):
-    box.step = 1
-    log.info("one %d", box.step)
-    box.step = 2
-    box.items.append("a")
-    log.info("two %s", "x")
-    box.items.append("b")
-    box.step = 3
-    return x
-
-
-def test_effects_keep_their_order(caplog: Any) -> None:
-    compiled = ingot.compile(watched, fullgraph=True, backend="eager")
-    with caplog.at_level(logging.INFO, logger=log.name):
-        seen = []
-        for fn in (watched, compiled, compiled):
-            box = Box()
-            handler = Watching(box)
-            log.addHandler(handler)
-            fn(X, box)
-            log.removeHandler(handler)
-            seen.append((handler.seen, box.step, box.items))
-    assert seen[0] == seen[1] == seen[2] and len(seen[0][0]) == 2
-
-
 def test_an_exception_later_on_comes_after_what_was_printed(capsys: Any) -> None:
     def fn(x, box):
         print("before")

@@ -16,7 +16,7 @@ from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.meanings import How, means
-from ingot.capture.sources import DerivedSource, GlobalSource, Source
+from ingot.capture.sources import ConstSource, DerivedSource, GlobalSource, Source
 from ingot.capture.steps import caller_function, user_function
 from ingot.capture.values.base import Arguments, Keywords, LazyValue, NotConstant, Rule, Value
 from ingot.capture.values.classes import ClassValue
@@ -26,6 +26,7 @@ from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import is_ingots
 from ingot.capture.values.module import ModuleValue
 from ingot.capture.values.numbers import NumberValue
+from ingot.capture.values.receivers import before_print, before_record, before_warning
 from ingot.capture.values.sequences import ListValue, RangeValue, TupleValue
 from ingot.capture.values.sets import SetValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
@@ -192,7 +193,10 @@ def _print(file: Any, sep: Any, end: Any, flush: Any, *texts: Any) -> None:
     print(*texts, file=file, sep=sep, end=end, flush=flush)
 
 
-_STREAMS = {GlobalSource(vars(sys), "stdout"), GlobalSource(vars(sys), "stderr")}
+_STREAMS = {
+    GlobalSource(vars(sys), "stdout"): "stdout",
+    GlobalSource(vars(sys), "stderr"): "stderr",
+}
 
 
 def is_none(session: Session, value: Value) -> bool:
@@ -206,6 +210,7 @@ def print_(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     file = kwargs.get("file", NONE)
     if file.source not in _STREAMS and not is_none(session, file):
         raise session.unsupported("print", "side effect: print to a file")
+    before_print(session, _STREAMS.get(file.source, "stdout"))  # type: ignore[call-overload]
     options = map({**_PRINT_DEFAULTS, **kwargs}.__getitem__, _PRINT_DEFAULTS)
     constants = list(map(ConstantValue, map(session.known, options)))
     if kwargs.keys() - _PRINT_DEFAULTS.keys() - {"file"}:
@@ -284,6 +289,7 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         raise session.unsupported(
             "warning", "side effect: warnings.warn, where the filters of warnings were changed"
         )
+    before_warning(session)
     level = session.known(arguments.get("stacklevel", ConstantValue(1)))
     frames = user_frames(session)
     if (
@@ -352,11 +358,36 @@ def _logs(function: Any) -> Rule:
     def rule(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if not set(kwargs) <= {"extra", "stacklevel", "msg", "level"}:
             raise session.unsupported("logging", f"side effect: logging with {', '.join(kwargs)}")
+        logger, of_logger = _logger_of(session, function, args)
+        if logger is not None:
+            before_record(session, logger, of_logger, _LEVELS.get(function.__name__))
         frames = functools.partial(_frames_of_record, session, kwargs)
         session.effects.defer(logged_call(session, function, args, kwargs, frames))
         return NONE
 
     return rule
+
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+"""Of records, by the name of the function that makes them."""
+
+
+def _logger_of(session: Session, function: Any, args: Arguments) -> tuple[Any, Any]:
+    """The logger that a function of the logging module is called of, and where it comes from; None
+    for what is none."""
+    if getattr(logging, function.__name__) is function:
+        return logging.root, ConstSource(logging.root)
+    value = session.realize(args[0])
+    if not _is_logger(value):
+        return None, None
+    return value.object, value.source  # type: ignore[attr-defined]
 
 
 def logged(session: Session, value: Value) -> Value:
