@@ -24,7 +24,7 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise
 from ingot.loops.lowering.values import LoopTensor, Spec, compute_dtype
 from ingot.ops.op import op
-from ingot.ops.reductions import count_of_elements, dropped, moments
+from ingot.ops.reductions import count_of_elements, dropped, moments, squared_deviations
 from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
@@ -39,9 +39,8 @@ Mask = Sequence[bool]  # which gradients are wanted
 def _moments_of(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
     """Mean and biased variance over `dims`, both with these dimensions kept; the variance in two
     passes."""
-    mean = torch.mean(x, dims, keepdim=True)
-    centered = x - mean
-    return mean, torch.mean(centered * centered, dims, keepdim=True)
+    squares, mean = squared_deviations(x, dims)
+    return mean, squares / count_of_elements(x, dims)
 
 
 def _dtype_of_statistics(x: Tensor, weight: Tensor | None) -> torch.dtype:

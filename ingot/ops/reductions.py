@@ -166,20 +166,36 @@ def moments(
     dtype: torch.dtype,
     correction: Any = 0,
 ) -> tuple[LoopTensor, LoopTensor]:
-    """(variance, mean) of `x` over `dims`, dimensions kept, computed in `dtype` in two passes."""
+    """(variance, mean) of `x` over `dims`, dimensions kept, computed in `dtype` in two passes.
+
+    The second pass sums the deviations, too, and takes out what rounding has put into the mean:
+    equal numbers have the variance 0, as in eager. (The corrected two-pass algorithm: Chan, Golub
+    and LeVeque, "Algorithms for computing the sample variance", 1983.)"""
     lw.share(x)
-    spec = kept(x, dims, dtype)
-    average = lw.realize(
-        divided(lw, spec, lw.reduce(spec, "sum", x, dims, dtype, same), count_of(x, dims))
-    )
+    spec, count = kept(x, dims, dtype), count_of(x, dims)
+    average = lw.realize(divided(lw, spec, lw.reduce(spec, "sum", x, dims, dtype, same), count))
     deviation = pointwise(
-        lw,
-        contiguous(x.sizes, dtype),
-        lambda v, m: _square(apply("sub", v, m)),
-        [x, average],
+        lw, contiguous(x.sizes, dtype), lambda v, m: apply("sub", v, m), [x, average]
     )
-    squares = lw.reduce(spec, "sum", deviation, dims, dtype, same)
-    return _corrected(lw, spec, squares, count_of(x, dims), correction), average
+    rest = lw.reduce(spec, "sum", deviation, dims, dtype, same)
+    drift = divided(lw, spec, rest, count)
+    squares = pointwise(
+        lw,
+        spec,
+        _less_drift,
+        [lw.reduce(spec, "sum", deviation, dims, dtype, _square), rest, drift],
+    )
+    average = pointwise(lw, spec, lambda m, d: apply("add", m, d), [average, drift])
+    return _corrected(lw, spec, squares, count, correction), average
+
+
+def _less_drift(squares: int, rest: int, drift: int) -> int:
+    """The sum of squared deviations from the mean, of those from a mean that lacks `drift`; their
+    sum is `rest`. What overflows stays infinite, and nothing is below 0."""
+    dtype = ops.dtype_of(squares)
+    excess = apply("mul", rest, drift)
+    excess = apply("minimum", excess, ops.constant(torch.finfo(dtype).max, dtype))
+    return apply("maximum", apply("sub", squares, excess), ops.constant(0.0, dtype))
 
 
 def _corrected(
@@ -266,19 +282,31 @@ def count_of_elements(x: Tensor, dims: list[int]) -> Any:
     return math.prod(x.shape[d] for d in dims) if dims else 1
 
 
+def squared_deviations(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
+    """(sum of squared deviations from the mean, mean) of `x` over `dims`, dimensions kept: as
+    `moments` computes them."""
+    average = torch.mean(x, dims, keepdim=True)
+    centered = x - average
+    rest = torch.sum(centered, dims, keepdim=True)
+    drift = rest / count_of_elements(x, dims)
+    squares = torch.sum(centered * centered, dims, keepdim=True)
+    excess = (rest * drift).clamp(max=torch.finfo(x.dtype).max)
+    return (squares - excess).clamp(min=0.0), average + drift
+
+
 def _variance_of(x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
     dims = _dims_of(x, dim)
-    mean = torch.mean(x, dims, keepdim=True)
-    centered = x - mean
+    squares, mean = squared_deviations(x, dims)
     divisor = count_of_elements(x, dims) - (1 if correction is None else correction)
     if isinstance(divisor, (int, float)):
         divisor = max(divisor, 0)
-    squares = torch.sum(centered * centered, dims, keepdim=keepdim)
     if not _is_zero(divisor):
         variance = squares / divisor
     else:
         variance = squares * math.inf
-    return variance, mean if keepdim else mean.squeeze(dims)
+    if keepdim:
+        return variance, mean
+    return variance.squeeze(dims), mean.squeeze(dims)
 
 
 def _is_zero(value: Any) -> bool:
