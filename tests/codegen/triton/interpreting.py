@@ -31,9 +31,10 @@ NARROW = with_blocking(largest_row=8, step=16, step_again=16, steps_beside=4)
 """Blocks so small that rows are taken in steps."""
 
 
-def run_interpreted(file: str) -> None:
-    """Runs the tests of a file where Triton is interpreted."""
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+def run_interpreted(file: str, chosen: str = "") -> None:
+    """Runs the tests of a file where Triton is interpreted: those that `chosen` names, as pytest's
+    option -k does."""
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", chosen]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options, file],
         env={**os.environ, "TRITON_INTERPRET": "1"},

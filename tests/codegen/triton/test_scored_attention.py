@@ -38,8 +38,11 @@ if not available():
 if not INTERPRETED:
 
     @long
-    def test_under_the_interpreter() -> None:
-        run_interpreted(__file__)
+    @pytest.mark.parametrize(
+        "chosen", ["test_results", "test_gradients", "not test_results and not test_gradients"]
+    )
+    def test_under_the_interpreter(chosen: str) -> None:
+        run_interpreted(__file__, chosen)
 
 else:
     from tests.codegen.triton.interpreter import planned_beside, run
