@@ -80,8 +80,8 @@ def row(name: str, compiler: str, rounds: int) -> list[str]:
 def measured(name: str, compiler: str, rounds: int) -> dict[str, Any]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    torch.set_grad_enabled(False)
     program = PROGRAMS[name][1]()
+    torch.set_grad_enabled(program.with_gradients)
     compiled, counted = (by_ingot if compiler == "Ingot" else by_torch)(program)
     graphs, worst, first = 0, 0.0, 0.0
     for _ in range(3):

@@ -24,6 +24,7 @@ class Program:
 
     function: Callable[..., Any]
     calls: list[Call]
+    with_gradients: bool = False  # whether they are recorded
 
 
 PROGRAMS: dict[str, tuple[str, Callable[[], Program]]] = {}
@@ -93,7 +94,8 @@ def gaussian_process() -> Program:
         result: Tensor = -marginal(process.forward(x), y)
         return result
 
-    return Program(loss, [(torch.randn(20 + k, 2), torch.randn(20 + k)) for k in range(COUNT)])
+    calls = [(torch.randn(20 + k, 2), torch.randn(20 + k)) for k in range(COUNT)]
+    return Program(loss, calls, with_gradients=True)
 
 
 @program("torchmetrics")

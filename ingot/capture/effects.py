@@ -14,6 +14,7 @@ another one.
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, MemberDescriptorType
@@ -186,6 +187,7 @@ class Effects:
         self._by_type: dict[type, list[Any]] = {}
         self._changed: dict[type, dict[int, Any]] = {}
         self._handed_over: dict[int, Any] = {}
+        self._classes: set[type] = set()  # those that were written
         self._paths: dict[Source, None] = {}
 
     # -- which outside objects are the same --------------------------------------------------------
@@ -373,6 +375,39 @@ class Effects:
 
         return self._fields_of(namespace, store, remove, source_of)
 
+    def set_class_attribute(self, cls: type, name: str, value: ConstantValue) -> None:
+        """Sets an attribute of a class from outside. The constant needs no binding."""
+
+        def store(key: Any, value: Value) -> Operation:
+            return Operation(type.__setattr__, (ConstantValue(cls), ConstantValue(key), value))
+
+        def remove(key: Any) -> Operation:
+            return Operation(type.__delattr__, (ConstantValue(cls), ConstantValue(key)))
+
+        fields = self._fields_of(cls, store, remove)
+        fields.write(name, value)
+        self._classes.add(cls)
+        self.note(fields)
+
+    def class_member(self, session: Session, cls: type, name: str, before: Any) -> Any:
+        """What a class has under a name along its resolution order; `before` is what it had before
+        the call."""
+        if not self._classes:
+            return before
+        for i, owner in enumerate(cls.__mro__):
+            written = self.written(owner, name)
+            if isinstance(written, ConstantValue):
+                for passed in cls.__mro__[:i]:
+                    session.guard_derived(_defines(name), passed, ConstSource(passed))
+                return written.object
+            if name in vars(owner):
+                break
+        return before
+
+    def has_written_to(self, cls: type) -> bool:
+        """Whether an attribute of a class, or of one that it derives from, was set."""
+        return not self._classes.isdisjoint(cls.__mro__)
+
     def set_gradient(self, owner: Value, tensor: Any, value: Value) -> None:
         """Sets the `grad` of a tensor from outside. Which tensors are the same is guarded by the
         memory they have."""
@@ -499,6 +534,14 @@ class ReadyValue(Value):
 
     def python_type(self) -> type:
         return object
+
+
+@functools.cache
+def _defines(name: str) -> Callable[[type], bool]:
+    def defines(cls: type) -> bool:
+        return name in vars(cls)
+
+    return defines
 
 
 def _distinct(session: Session, a: Value, b: Value) -> None:

@@ -234,6 +234,8 @@ class Results:
             leaf = value.fake.requires_grad and is_leaf(value.fake)
         if leaf:
             again = self._view_again(value)
+            if again is None and self._records_nothing and not value.attributes:
+                return self._call(torch.Tensor.requires_grad_, self._output(value))
             if again is None:
                 raise self._alive(f"{value.describe()} was made a leaf, and", step=value.leaf_since)
             return again
@@ -273,6 +275,12 @@ class Results:
         owner = self.session.graph.objects[id(content.fake)]
         return self._call(ragged_size_of, self._recipe(owner), *dims)
 
+    @property
+    def _records_nothing(self) -> bool:
+        """Whether no gradients are recorded anywhere in the graph."""
+        modes = self.session.graph.modes
+        return not modes.recorded and modes.entered_at is None
+
     def _view_again(self, value: TensorValue) -> Recipe | None:
         """A view of an outside leaf, in a graph that records no gradients: torch calls it a leaf as
         well."""
@@ -280,7 +288,7 @@ class Results:
         base = recorder.by_fake.get(id(fake._base))
         if base is None or base.source is None or value.attributes or base in recorder.replaced:
             return None
-        if recorder.modes.recorded or recorder.modes.entered_at is not None:
+        if not self._records_nothing:
             return None
         if fake.dtype != base.fake.dtype or fake.is_conj() or fake.is_neg():
             return None

@@ -283,10 +283,18 @@ class Session(Semantics, Reading):
         class and name."""
         member = self._class_lookups.get((cls, name), self)
         if member is self:
-            member = self._class_lookups[cls, name] = class_attribute(cls, name)
+            member = class_attribute(cls, name)
             if not cls.__flags__ & (1 << 8):  # an immutable type stays as it is
                 self.guard(ConstSource(cls), Kind.CLASS_ATTRIBUTE, (name, member))
+            member = self.effects.class_member(self, cls, name, member)
+            self._class_lookups[cls, name] = member
         return member
+
+    def forget_lookups(self, name: str) -> None:
+        """Looks a name up again in all classes: it was set in one of them."""
+        for known in list(self._class_lookups):
+            if known[1] == name:
+                del self._class_lookups[known]
 
     def changed_class(self, cls: type) -> Value:
         """The value of a class that the program has made, and changed now."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import operator
 import sys
+import weakref
 from types import FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +52,40 @@ _TYPES_OF_ELEMENTS: dict[type, torch.dtype] = {
 """What classes of numbers mean as arguments of torch's functions; a graph has no text for them."""
 
 
+_PLAIN_METACLASSES = (type, abc.ABCMeta)
+_PLAIN = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size}
+)
+
+
+def _is_plain(raw: Any) -> bool:
+    """Whether what a class has under a name is no descriptor, for certain."""
+    return raw is MISSING or type(raw) in _PLAIN
+
+
+_MOST_VALUES = 4
+"""Of a setting; what has had more counts something, and would be compiled for each number."""
+
+_values: weakref.WeakKeyDictionary[type, dict[Any, set[Any]]] = weakref.WeakKeyDictionary()
+"""What attributes that functions set were before, by class; then by name and function."""
+
+
+def _is_setting(session: Session, cls: type, name: str, before: Any) -> bool:
+    code = session.frames[0].program.code
+    key = name, code.co_filename, code.co_firstlineno
+    values = _values.setdefault(cls, {}).setdefault(key, set())
+    values.add(before)
+    return len(values) <= _MOST_VALUES
+
+
+def _refuse_written(session: Session, cls: type) -> None:
+    """Breaks the graph where it asks which class has an attribute, and one of them was set."""
+    if session.effects.has_written_to(cls):
+        raise session.unsupported(
+            "side-effect", f"side effect: class {cls.__qualname__} is looked at, which was set"
+        )
+
+
 class ClassValue(KnownObject):
     """A class. Its attributes are guarded one by one as they are looked up."""
 
@@ -80,10 +116,28 @@ class ClassValue(KnownObject):
             return session.call_member(hook, self, ConstantValue(name))
         return bind_member(session, raw, None, self.object, name)
 
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        """Sets what is found as it is, where a constant is: a flag, a setting."""
+        value = session.realize(value)
+        settable = (
+            type(self.object) in _PLAIN_METACLASSES
+            and not self.object.__flags__ & (1 << 8)
+            and not (name.startswith("__") and name.endswith("__"))
+            and not is_trusted(self.object.__module__)
+            and _is_plain(before := session.class_lookup(self.object, name))
+            and _is_setting(session, self.object, name, before)
+        )
+        if not settable or type(value) is not ConstantValue or not _is_plain(value.object):
+            super().set_attribute(session, name, value)
+        refuse_local_class(session, self.object, f"{name!r} to be set")
+        session.effects.set_class_attribute(self.object, name, value)  # type: ignore[arg-type]
+        session.forget_lookups(name)
+
     def _of_type(self, session: Session, raw: Any, name: str) -> Value:
         """What an attribute found on the metaclass gives for this class."""
         if name == "__dict__":
             refuse_local_class(session, self.object, "`__dict__`")
+            _refuse_written(session, self.object)
             return ClassDict(self.object)
         method = getattr(type(self), f"method_{name}", None)
         if method is not None:
@@ -249,6 +303,7 @@ class SuperValue(Value):
         if name == "__class__":
             return session.wrap_constant(super)
         start, of_class = self.start()
+        _refuse_written(session, start)
         order = start.__mro__[start.__mro__.index(self.cls) + 1 :]
         for owner in order:
             if name in vars(owner):

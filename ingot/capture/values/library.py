@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import operator
+import pickle
 import re
 import sys
 from collections import OrderedDict
@@ -105,6 +106,33 @@ def fields(session: Session, class_or_instance: Value) -> Value:
 @means(re.compile, re._compile)  # type: ignore[attr-defined]
 def compile_pattern(session: Session, *args: Value, **kwargs: Value) -> Value:
     return call_pure(session, re.compile, args, kwargs)
+
+
+# -- pickle ----------------------------------------------------------------------------------------
+
+
+@means(pickle.dumps)
+def dumps(session: Session, value: Value, *args: Value, **kwargs: Value) -> Value:
+    """What constants become: a key of caches. Of equal texts it matters which are one object, which
+    capture does not keep."""
+    known, texts = session.known(value), []  # type: tuple[Any, list[str]]
+    if not _is_written_alike(known, texts) or len(texts) != len(set(texts)):
+        raise session.unsupported("c-function", f"dumps() of {value.describe()}")
+    return session.wrap_result(
+        pickle.dumps, known, *map(session.known, args), **map_values(session.known, kwargs)
+    )
+
+
+def _is_written_alike(known: Any, texts: list[str]) -> bool:
+    """Whether equal copies become the same bytes if no two of `texts` are equal: those of objects
+    that are written once, and referred to afterwards."""
+    if type(known) in (str, bytes, dict, list, tuple):
+        texts.append(repr(known))
+    if type(known) is dict:
+        known = [*known, *known.values()]
+    if type(known) in (list, tuple):
+        return all(map(functools.partial(_is_written_alike, texts=texts), known))
+    return known is None or type(known) in (str, bytes, bool, int, float)
 
 
 # -- inspect ---------------------------------------------------------------------------------------
@@ -291,16 +319,24 @@ def _mapping_of_view(view: Any) -> Any:
     return _mapping_of(view.mapping)
 
 
-@wraps(type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS = {}
+for _cls in (dict, OrderedDict):
+    for _kind in ("keys", "values", "items"):
+        _VIEWS[type(getattr(_cls(), _kind)())] = _cls, _kind
+"""The class of mappings that a view is of, and what it shows."""
+
+
+@wraps(*_VIEWS)
 def wrap_view(session: Session, object_: Any, source: Source) -> Value:
     mapping = _mapping_of_view(object_)
-    if type(mapping) is not dict:
+    cls, kind = _VIEWS[type(object_)]
+    if type(mapping) is not cls:
         raise session.unsupported(
             "library-function", f"{source.name}, a view of {type(mapping).__name__}, is looked at"
         )
     owner = session.realize(session.wrap(mapping, DerivedSource(source, _mapping_of_view)))
     assert isinstance(owner, DictValue)
-    view = DictView(owner, type(object_).__name__.removeprefix("dict_"))
+    view = DictView(owner, kind)
     view.source = source
     return view
 

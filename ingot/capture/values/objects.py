@@ -42,6 +42,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod
 from ingot.capture.values.operator_methods import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
 from ingot.native import Dispatcher
+from ingot.torch_private import FunctionBase
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -587,10 +588,21 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
     native = session.native_slot(raw)
     if native is not None:
         return BoundMethod(native, instance)
+    return _of_c(session, raw, instance, cls, name)
+
+
+def _of_c(session: Session, raw: Any, instance: Value | None, cls: type, name: str) -> Value:
+    """What a descriptor gives that is written in C."""
+    if raw is _NEEDS_INPUT_GRAD and instance is not None and instance.source is not None:
+        return session.wrap_slot(instance.identity(), instance.source, name)
     kind = "C descriptor"
     if not isinstance(raw, GetSetDescriptorType):
         kind = type(raw).__name__
     raise session.unsupported("attribute", f"attribute {name!r} of a {cls.__name__}, a {kind}")
+
+
+_NEEDS_INPUT_GRAD = vars(FunctionBase).get("needs_input_grad", MISSING)
+"""Of the context of an autograd.Function: a tuple that stays as it is."""
 
 
 @functools.cache

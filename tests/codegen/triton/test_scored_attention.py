@@ -36,11 +36,11 @@ if not available():
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 if not INTERPRETED:
+    LARGE = ("results", "tiles_that", "parts_of_the", "gradients", "second_sum")
+    REST = " and ".join(f"not test_{name}" for name in LARGE)
 
     @long
-    @pytest.mark.parametrize(
-        "chosen", ["test_results", "test_gradients", "not test_results and not test_gradients"]
-    )
+    @pytest.mark.parametrize("chosen", [*(f"test_{name}" for name in LARGE), REST])
     def test_under_the_interpreter(chosen: str) -> None:
         run_interpreted(__file__, chosen)
 
