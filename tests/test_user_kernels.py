@@ -46,11 +46,22 @@ def assert_same(actual: Any, expected: Any) -> None:
     torch.testing.assert_close(actual, expected)
 
 
+def takes_interpreted_kernels() -> bool:
+    """Whether `wrap_triton` does: that of torch 2.11 takes compiled ones alone."""
+    try:
+        torch.library.wrap_triton(add_kernel)
+    except RuntimeError:
+        return False
+    return True
+
+
 @interpreted
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs(name: str, dynamic: bool | None) -> None:
     program = PROGRAMS[name]
+    if name == "wrapped" and not takes_interpreted_kernels():
+        pytest.skip("wrap_triton of torch 2.11 takes no interpreted kernels")
     compiled = ingot.compile(program.fn, fullgraph=True, dynamic=dynamic)
     for seed in (0, 1):
         ours, eagers = draw(program, seed=seed), draw(program, seed=seed)
