@@ -83,6 +83,7 @@ SWEEPS: dict[str, dict[str, int]] = {
     "loops/test_scans": {"scans": 7, "scans_in_one_kernel_with_what_goes_by_other_rows": 4},
     "native/test_recorder": {"gradients_that_come_in": 3},
     "native/test_shortcuts": {"random_changes_against_the_oracle": 6},
+    "ops/test_moments": {"equal_numbers_do_not_vary": 4, "extreme_numbers": 4},
     "runtime/test_memory_budget": {"gradients_are_eagers_and_fewer_bytes_are_saved": 4},
     "runtime/test_training_memory": {"a_step_holds_no_more_than_eagers": 2},
     "schedule/test_offsets": {"values": 3},
