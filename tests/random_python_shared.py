@@ -110,7 +110,8 @@ float(<s>)|str(<s>)|list(zip(<s>, <s>))|dict(<s>)|{**<s>}|(lambda *a: a)(*<s>)
 (lambda **k: k)(**<s>)|list(enumerate(<s>))|list(map(str, <s>))|<s> + <s>|<s> * 2|2 * <s>|<s> | <s>
 -<s>|abs(<s>)|list(range(<s>))|[1, 2, 3, 4][<s>]|{1: 'one'}.get(<s>)|f'{<s>}'|(1,) + <s>|[1] + <s>
 {1, 5}.union(<s>)|{1, 5}.issuperset(<s>)|{1}.isdisjoint(<s>)|next(iter(<s>))|list(reversed(<s>))
-hash(<s>)|math.sqrt(<s>)|any(<s>)|all(<s>)|collections.deque(<s>)|list(itertools.chain(<s>, [5]))
+hash(<s>) == hash(<s>)|math.sqrt(<s>)|any(<s>)|all(<s>)|collections.deque(<s>)
+list(itertools.chain(<s>, [5]))|{1, 2} == {1, <s>}
 ' '.join(<s>)|round(<s>)|dict.fromkeys(<s>)|isinstance(<s>, int)|type(<s>).__name__|[k for k in <s>]
 {k: 1 for k in <s>}|<s>.copy()|1 + <s>|torch.full((2,), <s>).tolist()|torch.zeros(3)[<s>].shape
 operator.index(<s>)|<s>['a']|<s>['q']|list(<s>.items())
