@@ -185,8 +185,14 @@ def moments(
         _less_drift,
         [lw.reduce(spec, "sum", deviation, dims, dtype, _square), rest, drift],
     )
-    average = pointwise(lw, spec, lambda m, d: apply("add", m, d), [average, drift])
-    return _corrected(lw, spec, squares, count, correction), average
+    mean = pointwise(lw, spec, _mean_of, [average, drift, squares])
+    return _corrected(lw, spec, squares, count, correction), mean
+
+
+def _mean_of(average: int, drift: int, squares: int) -> int:
+    """The mean: that of equal numbers without its rounding; of others `drift` has as much."""
+    is_exact = apply("eq", squares, ops.constant(0.0, ops.dtype_of(squares)))
+    return apply("where", is_exact, apply("add", average, drift), average)
 
 
 def _less_drift(squares: int, rest: int, drift: int) -> int:
@@ -291,7 +297,8 @@ def squared_deviations(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
     drift = rest / count_of_elements(x, dims)
     squares = torch.sum(centered * centered, dims, keepdim=True)
     excess = (rest * drift).clamp(max=torch.finfo(x.dtype).max)
-    return (squares - excess).clamp(min=0.0), average + drift
+    squares = (squares - excess).clamp(min=0.0)
+    return squares, torch.where(squares == 0, average + drift, average)
 
 
 def _variance_of(x: Tensor, dim: Any, correction: Any, keepdim: bool) -> tuple[Tensor, Tensor]:
