@@ -160,11 +160,7 @@ class Fields:
 
 
 class _Nothing:
-    """What no path leads to: that a value is another object says that it is there. As a change, one
-    that is left to others."""
-
-    def operations(self) -> Iterable[Operation]:
-        return ()
+    """What no path leads to: that a value is another object says that it is there."""
 
     def __repr__(self) -> str:
         return "missing"
@@ -218,6 +214,11 @@ class Effects:
 
     def change(self, session: Session, value: Value, object_: Any, change: Change) -> None:
         """Takes note that an outside object, which `value` stands for, is about to be changed."""
+        self._is_changed(session, value, object_)
+        self._segment.setdefault(id(change), change)
+
+    def _is_changed(self, session: Session, value: Value, object_: Any) -> None:
+        """Guards that an object which changes is none of the others that are used."""
         self.admit(session, value, object_)
         changed = self._changed.setdefault(type(object_), {})
         if id(object_) not in changed:
@@ -225,7 +226,6 @@ class Effects:
             for other in self._by_type[type(object_)]:
                 if other is not object_:
                     _distinct(session, value, self._known[id(other)])
-        self._segment.setdefault(id(change), change)
 
     def hand_over(self, session: Session, object_: Any, source: Source) -> bool:
         """Takes note that others change an outside object, when they see what is deferred.
@@ -235,7 +235,7 @@ class Effects:
             if id(object_) in self._known:
                 return False
             self._handed_over[id(object_)] = object_
-            self.change(session, ReadyValue(source), object_, _Nothing())
+            self._is_changed(session, ReadyValue(source), object_)
         return True
 
     def note(self, change: Change) -> None:

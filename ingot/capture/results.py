@@ -234,11 +234,10 @@ class Results:
             leaf = value.fake.requires_grad and is_leaf(value.fake)
         if leaf:
             again = self._view_again(value)
-            if again is None and self._records_nothing and not value.attributes:
-                return self._call(torch.Tensor.requires_grad_, self._output(value))
-            if again is None:
+            if again is not None:
+                return again
+            if not self._records_nothing:
                 raise self._alive(f"{value.describe()} was made a leaf, and", step=value.leaf_since)
-            return again
         if value.fake.shown_in_inference:  # type: ignore[attr-defined]
             raise self.session.unsupported(
                 "inference-mode",
@@ -247,6 +246,8 @@ class Results:
             )
         refuse_result(self.session, value)
         output: Recipe = self._output(value)
+        if leaf:
+            output = self._call(torch.Tensor.requires_grad_, output)
         if value.fake.is_inference() and not self.session.graph.context.in_inference:
             output = self._call(as_inference, output)
         if not value.attributes and is_none(value.gradient):

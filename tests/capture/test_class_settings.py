@@ -185,7 +185,7 @@ def counted(x):
     return x * Abstract.level
 
 
-FUNCTIONS = (
+IN_ONE_GRAPH = (
     in_a_context,
     of_a_subclass,
     one_in_another,
@@ -193,9 +193,12 @@ FUNCTIONS = (
     of_an_instance,
     by_setattr,
     a_new_name,
-    over_a_break,
     before_an_error,
     of_an_abstract_class,
+)
+FUNCTIONS = (
+    *IN_ONE_GRAPH,
+    over_a_break,
     by_a_metaclass,
     in_place_of_a_property,
     a_function,
@@ -203,17 +206,6 @@ FUNCTIONS = (
     by_super,
     counted,
 )
-IN_ONE_GRAPH = {
-    in_a_context,
-    of_a_subclass,
-    one_in_another,
-    set_for_good,
-    of_an_instance,
-    by_setattr,
-    a_new_name,
-    before_an_error,
-    of_an_abstract_class,
-}
 
 
 @pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)

@@ -29,10 +29,16 @@ def behind_a_break(x):
     return y * 3, y, now
 
 
+def with_attributes(x):
+    y = (x * 2).requires_grad_()
+    y.label, y.grad = "leaf", x + 1
+    return y, y.label, y.grad
+
+
 def in_a_list(x):
-    found = [x.clone().requires_grad_()]
+    leaves = [x.clone().requires_grad_()]
     now = time.time() > 0
-    return found, found[0].requires_grad, now
+    return leaves, leaves[0].requires_grad, now
 
 
 def facts(value: Any) -> Any:
@@ -44,7 +50,9 @@ def facts(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("backend", ["ingot", "eager"])
-@pytest.mark.parametrize("fn", [computed, a_view_of_a_parameter, behind_a_break, in_a_list])
+@pytest.mark.parametrize(
+    "fn", [computed, a_view_of_a_parameter, behind_a_break, with_attributes, in_a_list]
+)
 def test_leaves(fn: Any, backend: str) -> None:
     compiled = ingot.compile(fn, backend=backend)
     with torch.no_grad():

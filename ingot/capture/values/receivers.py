@@ -85,14 +85,14 @@ def _of_filters(owner: Any) -> Iterator[str]:
 def _handlers_of(logger: logging.Logger, level: int | None) -> Iterator[logging.Handler]:
     """The handlers that a record of this logger and level reaches; of some level for None."""
     owner: logging.Logger | None = logger
-    found = False
+    is_handled = False
     while owner is not None:
         for handler in owner.handlers:
-            found = True
+            is_handled = True
             if level is None or level >= handler.level:
                 yield from _with_targets(handler)
         owner = owner.parent if owner.propagate else None
-    if not found and logging.lastResort is not None:
+    if not is_handled and logging.lastResort is not None:
         yield logging.lastResort
 
 
