@@ -225,8 +225,8 @@ def _part_of_key(session: Session, value: Value) -> Any:
     if isinstance(value, SymIntValue):
         return ShapeContext.to_expr(value.fake)
     if type(value) is TupleValue:
-        parts = [_part_of_key(session, item) for item in value.items]
-        return None if None in parts else (tuple, *parts)
+        keys = list(map(functools.partial(_part_of_key, session), value.items))
+        return None if None in keys else (tuple, *keys)
     is_identified = value.python_type().__hash__ is object.__hash__
     return id(value) if isinstance(value, TensorValue) or is_identified else None
 
