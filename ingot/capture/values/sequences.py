@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ingot.capture.bytecode import VERSION
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
 from ingot.capture.values.base import (
@@ -340,7 +341,8 @@ class ListValue(SequenceValue):
         text = "must assign iterable to extended slice"
         if usual:
             text = "can only assign an iterable"
-        items = session.items_of(value, text)
+        value = session.realize(value)
+        items = session.items_of(self if self._is_in(value) else value, text)
         if reads_first:
             places = range(*bounds.indices(len(self.items)))
         if adjacent:
@@ -372,12 +374,21 @@ class ListValue(SequenceValue):
 
     def method_extend(self, session: Session, items: Value) -> Value:
         items = session.realize(items)
+        if self._is_in(items):
+            items = self if VERSION >= (3, 13) else session.list_of(items)
         if isinstance(items, SequenceValue):
             self.append(session, list(items.items))
             return NONE
         for item in session.elements(items, sized=True):
             self.append(session, [item])
         return NONE
+
+    def _is_in(self, instance: Value) -> bool:
+        """Whether an instance of a subclass holds this list.
+
+        Methods take a snapshot of one that is given to itself, and iterate over others.
+        """
+        return getattr(instance, "content", None) is self
 
     def method_insert(self, session: Session, index: Value, item: Value) -> Value:
         self._writable(session)
