@@ -4,7 +4,8 @@
         [--only NAME ...] [--without-compile]
 
 On a CPU sizes are smaller, and eager takes part: attention with all of its scores in memory, as
-torch has no gradients of flex_attention there. A row's times are of the device's work; ratios are
+torch has no gradients of flex_attention there. So does `F.scaled_dot_product_attention`, where its
+own arguments ask for the same multiplications. A row's times are of the device's work; ratios are
 others' times to Ingot's. Errors are the relative distance of the result, or of the worst gradient,
 to attention computed in float64; where that is too large for the memory, rows of fewer heads are
 compared.
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.table import Table
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import ingot
@@ -33,7 +35,6 @@ from ingot.explain.cli import console, positive
 WIDTH = 64
 CAP = 20.0
 DOCUMENTS = 8
-EAGER = "eager"
 Function = Callable[..., Tensor]
 
 
@@ -153,6 +154,26 @@ def dense(case: Case, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return torch.softmax(scores, -1).to(value.dtype) @ value
 
 
+def library_of(case: Case, device: str) -> Function | None:
+    """The library's kernel of the row's multiplications, None where it has none."""
+    if case.score is not None or case.mask not in (None, causal):
+        return None
+    return partial(
+        F.scaled_dot_product_attention,
+        is_causal=case.mask is causal,
+        enable_gqa=case.shared > 1,
+    )
+
+
+COMPILERS: dict[str, Callable[[Case, str], Function | None]] = {
+    "torch.compile": lambda case, device: torch.compile(function_of(case, device)),
+    "Ingot": lambda case, device: ingot.compile(function_of(case, device)),
+    "the library": library_of,
+    "eager": lambda case, device: partial(dense, case),
+}
+"""What computes a row: its function, None where it cannot."""
+
+
 def errors(case: Case, compiled: Function, args: list[Tensor]) -> tuple[float, float]:
     """Those of the result and of the gradients, of the first batch and the first keys' heads."""
     leaves = [t.detach().clone().requires_grad_() for t in args]
@@ -200,7 +221,7 @@ class Measured(NamedTuple):
 
 
 def measure(
-    case: Case, device: str, dtype: torch.dtype, compilers: dict[str, Any], rounds: int
+    case: Case, device: str, dtype: torch.dtype, compilers: Iterable[str], rounds: int
 ) -> Measured:
     args = inputs(case, device, dtype)
     leaves = [t.detach().clone().requires_grad_() for t in args]
@@ -208,10 +229,10 @@ def measure(
     calls: dict[tuple[str, str], Callable[[], Any]] = {}
     measured = Measured({}, {}, {})
     torch.compiler.reset()
-    for compiler, compile_ in compilers.items():
-        compiled = partial(dense, case)
-        if compile_ is not None:
-            compiled = compile_(function_of(case, device))
+    for compiler in compilers:
+        compiled = COMPILERS[compiler](case, device)
+        if compiled is None:
+            continue
         begin = time.perf_counter()
         with torch.no_grad():
             compiled(*args)
@@ -227,7 +248,7 @@ def measure(
             torch.autograd.grad(compiled(*leaves), leaves, tangent)
 
         calls[compiler, "forward"] = forward
-        if device == "cuda" or compile_ is not torch.compile:  # which has none on a CPU
+        if device == "cuda" or compiler != "torch.compile":  # which has none on a CPU
             calls[compiler, "step"] = step
             measured.errors[compiler] = errors(case, compiled, args)
     for key in calls:
@@ -252,8 +273,8 @@ def row(part: str, measured: Measured, compilers: Iterable[str]) -> list[str]:
             texts.append("-" if error is None else f"{error[part == 'step']:.1e}")
             texts.append(f"{measured.first[compiler]:.1f}" if part == "forward" else "")
         if compiler != "Ingot":
-            ratio = statistics.median(map(operator.truediv, times or [math.nan], ours))
-            ratios.append(f"{ratio:.2f}")
+            ratio = statistics.median(map(operator.truediv, times, ours)) if times else None
+            ratios.append("-" if ratio is None else f"{ratio:.2f}")
     return texts + ratios
 
 
@@ -268,11 +289,11 @@ def main() -> None:
     device, dtype = arguments.device, getattr(torch, arguments.dtype)
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    compilers: dict[str, Any] = {"torch.compile": torch.compile, "Ingot": ingot.compile}
-    if device == "cpu":
-        compilers[EAGER] = None
+    compilers = list(COMPILERS)
+    if device == "cuda":
+        compilers.remove("eager")
     if arguments.without_compile:
-        del compilers["torch.compile"]
+        compilers.remove("torch.compile")
     table = Table("row", "part")
     for compiler in compilers:
         for column in ("ms", "error", "first call, s"):

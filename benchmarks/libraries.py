@@ -86,9 +86,9 @@ def measured(name: str, compiler: str, rounds: int) -> dict[str, Any]:
     graphs, worst, first = 0, 0.0, 0.0
     for _ in range(3):
         for call in program.calls:
-            expected = program.function(*call)
+            expected = program.called(program.function, call)
             begin = time.perf_counter()
-            result = compiled(*call)
+            result = program.called(compiled, call)
             if not graphs:
                 first, graphs = time.perf_counter() - begin, counted()[0]
             worst = max(worst, *errors(result, expected))
@@ -98,7 +98,7 @@ def measured(name: str, compiler: str, rounds: int) -> dict[str, Any]:
         for is_compiled, function in ((False, program.function), (True, compiled)):
             begin = time.perf_counter()
             for call in program.calls:
-                function(*call)
+                program.called(function, call)
             times[is_compiled].append(time.perf_counter() - begin)
     ratio = statistics.median(times[False]) / statistics.median(times[True])
     cells = [graphs, len(reasons), compilations, f"{worst / EPS:.1f}", f"{first:.2f}"]

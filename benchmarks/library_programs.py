@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 COUNT = 10
 """Sizes of a program."""
@@ -25,6 +26,13 @@ class Program:
     function: Callable[..., Any]
     calls: list[Call]
     with_gradients: bool = False  # whether they are recorded
+    caller: Callable[..., Any] | None = None  # of the function, its first argument, by the library
+
+    def called(self, function: Callable[..., Any], call: Call) -> Any:
+        """A call of the program's function, or of a compiled one in its place."""
+        if self.caller is None:
+            return function(*call)
+        return self.caller(function, *call)
 
 
 PROGRAMS: dict[str, tuple[str, Callable[[], Program]]] = {}
@@ -96,6 +104,54 @@ def gaussian_process() -> Program:
 
     calls = [(torch.randn(20 + k, 2), torch.randn(20 + k)) for k in range(COUNT)]
     return Program(loss, calls, with_gradients=True)
+
+
+@program("lightning")
+def trained_by_lightning() -> Program:
+    """A module that is fitted to batches of different sizes, from the same weights each time."""
+    from lightning import LightningModule, Trainer
+    from torch.utils.data import DataLoader
+
+    class Regression(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.net(x)
+            return result
+
+        def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+            x, y = batch
+            return F.mse_loss(self(x), y)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    module = Regression()
+    start = [p.detach().clone() for p in module.parameters()]
+
+    def fit(function: Any, x: Tensor, y: Tensor) -> list[Tensor]:
+        with torch.no_grad():
+            for parameter, value in zip(module.parameters(), start):
+                parameter.copy_(value)
+        trainer = Trainer(
+            accelerator="cpu",
+            max_epochs=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        batches = DataLoader(list(zip(x, y)), len(x) // 8, shuffle=False)
+        trainer.fit(function, batches)
+        return [p.detach().clone() for p in module.parameters()]
+
+    calls: list[Call] = []
+    for k in range(COUNT):
+        count = 8 * (32 + k)
+        calls.append((torch.randn(count, 64), torch.randn(count, 1)))
+    return Program(module, calls, with_gradients=True, caller=fit)
 
 
 @program("torchmetrics")
