@@ -243,7 +243,7 @@ def left_to_eager() -> None:
 
 @means(left_to_eager)
 def _left_to_eager(session: Session) -> Value:
-    raise session.unsupported("whole-function", "arguments that a higher-order op refuses")
+    raise session.unsupported("whole-function", "arguments that torch refuses, or warns of")
 
 
 @_replaces("torch._higher_order_ops._invoke_quant.InvokeQuant.__call__")
