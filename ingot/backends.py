@@ -279,6 +279,19 @@ def _call(
     return compiled
 
 
+def _call_static(
+    backend: Backend, gm: GraphModule, inputs: Sequence[Any], keywords: dict[str, Any]
+) -> Callable[..., Any]:
+    """Calls one of `_STATIC`. Loops need symbols for what they give, though all sizes are known."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    shapes = ShapeEnv(assume_static_by_default=True)
+    context = TracingContext(FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes))
+    with tracing(context):
+        return backend(gm, inputs, **keywords)
+
+
 def _has_symbols(placeholder: Node) -> bool:
     value = placeholder.meta["val"]
     return isinstance(value, torch.SymInt) or torch.SymInt in map(type, value.shape)
@@ -331,8 +344,8 @@ def compile_with_backend(
     backend, name = find_backend(options.backend), backend_name(options.backend)
     assert backend is not None
     try:
-        if options.backend in _STATIC:  # nor do they need more than the graph
-            compiled = call_users(backend, gm, example_inputs, **_keywords(options))
+        if options.backend in _STATIC:
+            compiled = call_users(_call_static, backend, gm, example_inputs, _keywords(options))
         else:
             compiled = call_users(_call, backend, gm, example_inputs, _keywords(options))
     except Unsupported as refusal:

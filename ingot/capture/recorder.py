@@ -38,6 +38,7 @@ from ingot.graph.ambient import AUTOCAST_DEVICES
 from ingot.graph.composites import override
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor
+from ingot.graph.higher_order import with_higher_order_ops
 from ingot.graph.known_tensors import KnownTensors
 from ingot.graph.memory_budget import BUDGET
 from ingot.graph.meta import tensors_in
@@ -389,9 +390,17 @@ class GraphRecorder:
         return fx.GraphModule(torch.nn.Module(), graph), outer_nodes
 
     def drop_part(self, session: Session, begun: Part) -> None:
-        """Takes the nodes since `begin_part` out of the graph."""
+        """Takes the nodes since `begin_part` out of the graph.
+
+        Integers that do not depend on them stay: values that know their nodes may be used later.
+        """
         self.modes.reach(self.graph, session.where)
-        for node in reversed(self.nodes_since(begun.before)):
+        dropped: dict[fx.Node, None] = {}
+        for node in self.nodes_since(begun.before):
+            is_integer = isinstance(node.meta.get("val"), (int, torch.SymInt))
+            if not is_integer or not dropped.keys().isdisjoint(node.all_input_nodes):
+                dropped[node] = None
+        for node in reversed(dropped):
             self.graph.erase_node(node)
 
     def nodes_since(self, before: fx.Node) -> list[fx.Node]:
@@ -458,12 +467,10 @@ class GraphRecorder:
         inputs = self.inputs.finish()
         if self.autograd:
             _write_out_numbers(self.graph)
-        # Ingot itself reads the graph; one that is run has its code at once, as the lazy call would
-        # run global hooks.
-        make = LazyGraphModule
-        if self.autograd:
-            make = fx.GraphModule
-        module = make(torch.nn.Module(), self.graph)
+            # one that is run has its code at once, as the lazy call would run global hooks
+            module = fx.GraphModule(with_higher_order_ops(self.graph), self.graph)
+        else:  # Ingot itself reads the graph
+            module = LazyGraphModule(torch.nn.Module(), self.graph)
         if self.budgets:
             module.meta[BUDGET] = min(self.budgets)
         return module, inputs

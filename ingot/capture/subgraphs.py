@@ -25,9 +25,13 @@ from ingot.capture.values.sequences import ListValue, TupleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.errors import EagerRaises
 from ingot.graph.ambient import Modes
+from ingot.graph.differentiation import gradients_of
 from ingot.graph.fakes import FakeTensor, storage_key
 from ingot.graph.nodes import fake_result
-from ingot.torch_private import peek_interpreter_stack
+from ingot.torch_private import (
+    grad_increment_nesting,
+    peek_interpreter_stack,
+)
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -161,12 +165,10 @@ def _require_new(session: Session, subgraph: Subgraph) -> None:
 
 
 def read_by(
-    session: Session, decider: fx.Node, subgraphs: Iterable[Subgraph]
+    session: Session, decider: fx.Node, subgraphs: Sequence[Subgraph]
 ) -> tuple[list[fx.Node], list[fx.Node]]:
     """The nodes of tensors and of integers that subgraphs read. Raises Unsupported where there is
     no code for what they do together."""
-    if session.graph.autograd:
-        raise refused(session, "is given to a backend of the user's")
     tensors: dict[fx.Node, None] = {}
     integers: dict[fx.Node, None] = {}
     devices = {fake_result(decider).device.type}
@@ -178,9 +180,22 @@ def read_by(
             fake = fake_result(node)
             if isinstance(fake, Tensor):
                 devices.add(fake.device.type)
-    if devices != {"cpu"}:
+    if session.graph.autograd:
+        _require_torchs(session, subgraphs)
+    elif devices != {"cpu"}:
         raise refused(session, "computes on a GPU")
     return list(tensors), list(integers)
+
+
+_OF_TRANSFORMS = frozenset({gradients_of, grad_increment_nesting, torch.autograd.grad})
+
+
+def _require_torchs(session: Session, subgraphs: Iterable[Subgraph]) -> None:
+    """Refuses what torch's own operators, which other backends are given, do not take."""
+    for subgraph in subgraphs:
+        for node in subgraph.nodes:
+            if node.target in _OF_TRANSFORMS:
+                raise refused(session, "differentiates, for a backend of the user's")
 
 
 def graph_of(
