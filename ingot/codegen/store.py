@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from ingot.codegen.private_folder import opened
 
@@ -36,14 +37,17 @@ class Store:
 
     What cannot be read or written is as if it was not there, and the log says why, once for each
     reason. `folder` may be None, and must otherwise be the user's, and nobody else's (see
-    `private_folder`). Where it has more than `most_files`, it loses those that nobody used for the
-    longest time, down to half of this.
+    `private_folder`). Where it has more than `most_files`, or `most_bytes`, it loses those that
+    nobody used for the longest time, down to half of this.
     """
 
-    def __init__(self, folder: Path | None, most_files: int = 4096) -> None:
+    def __init__(
+        self, folder: Path | None, most_files: int = 4096, most_bytes: int = 1 << 29
+    ) -> None:
         self._folder = folder
-        self._most_files = most_files
-        self._room = 0  # how many files may be written before they are counted again
+        self._most_files, self._most_bytes = most_files, most_bytes
+        # how many files, and bytes, may be written before they are counted again
+        self._room, self._room_bytes = 0, 0
         self._complaints: set[str] = set()
         with suppress(OSError):  # there is no working directory
             self._folder = folder and folder.absolute()
@@ -77,23 +81,28 @@ class Store:
         try:
             if len(content) > MOST_BYTES - _DIGEST_BYTES:
                 raise OSError(f"more than {MOST_BYTES >> 20} MiB in one piece")
+            whole = _checksum(key, content) + content
             with opened(self._folder, make=True) as folder:
-                self._make_room(folder)
-                _write(folder, name, _checksum(key, content) + content)
+                self._make_room(folder, len(whole))
+                _write(folder, name, whole)
         except OSError as problem:
             self._complain(f"compiled code is not kept in {self._folder}", _reason(problem))
 
-    def _make_room(self, folder: int) -> None:
-        if self._room <= 0:
-            entries, most = sorted(_entries(folder)), self._most_files
-            dead = []
-            if len(entries) >= most:
-                dead = entries[: len(entries) - most // 2]
-            for _, name in dead:
-                with suppress(FileNotFoundError):  # removed by another process
-                    os.unlink(name, dir_fd=folder)
-            self._room = most - len(entries) + len(dead)
+    def _make_room(self, folder: int, size: int) -> None:
+        if self._room <= 0 or self._room_bytes < size:
+            entries = sorted(_entries(folder))
+            total = sum(entry.size for entry in entries)
+            if len(entries) >= self._most_files or total + size > self._most_bytes:
+                most = self._most_files // 2, min(self._most_bytes // 2, self._most_bytes - size)
+                while entries and (len(entries) > most[0] or total > most[1]):
+                    oldest = entries.pop(0)
+                    total -= oldest.size
+                    with suppress(FileNotFoundError):  # removed by another process
+                        os.unlink(oldest.name, dir_fd=folder)
+            self._room = self._most_files - len(entries)
+            self._room_bytes = self._most_bytes - total
         self._room -= 1
+        self._room_bytes -= size
 
     def _complain(self, *texts: str) -> None:
         """Log it, unless it was said before."""
@@ -157,9 +166,14 @@ def _write(folder: int, name: str, whole: bytes) -> None:
         raise
 
 
-def _entries(folder: int) -> Iterator[tuple[float, str]]:
-    """(when it was last used, name) of the store's files. Those of writers that died are
-    removed."""
+class _Entry(NamedTuple):
+    last_used: float
+    name: str
+    size: int
+
+
+def _entries(folder: int) -> Iterator[_Entry]:
+    """The store's files. Those of writers that died are removed."""
     with os.scandir(folder) as entries:
         for entry in entries:
             is_partial = _PARTIAL.fullmatch(entry.name)
@@ -170,7 +184,7 @@ def _entries(folder: int) -> Iterator[tuple[float, str]]:
                 if not _is_own(facts):
                     continue
                 if not is_partial:
-                    yield facts.st_mtime, entry.name
+                    yield _Entry(facts.st_mtime, entry.name, facts.st_size)
                 elif facts.st_mtime < time.time() - ABANDONED:
                     os.unlink(entry.name, dir_fd=folder)
 

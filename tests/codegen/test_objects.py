@@ -13,6 +13,7 @@ import torch
 
 from ingot.codegen.llvm import compile_kernels, host, objects
 from ingot.codegen.llvm.objects import modules_of, objects_of
+from ingot.codegen.store import store_in
 from ingot.loops import ops
 from tests.codegen.harness import flat, launch
 from tests.codegen.test_contraction import Case
@@ -137,3 +138,70 @@ def test_an_interrupt_waits_for_the_other_modules(monkeypatch):
     assert threading.active_count() == before
     monkeypatch.undo()
     assert len(objects_of([GOOD] * 3, host(), {})) == 3
+
+
+# -- what is kept for later processes --------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder in which code is kept, and nothing is yet."""
+    monkeypatch.setenv("INGOT_CACHE_DIR", str(tmp_path))
+    store_in.cache_clear()
+    yield tmp_path / "llvm"
+    store_in.cache_clear()
+
+
+def test_what_was_generated_is_not_generated_again(folder):
+    first, second = {}, {}
+    (image,) = objects_of([GOOD], host(), first)
+    assert "generate" in first and len(list(folder.iterdir())) == 1
+    assert objects_of([GOOD], host(), second) == [image] and "generate" not in second
+    other = GOOD.replace("ret i32 %x", "ret i32 7")
+    third = {}
+    images = objects_of([other, GOOD], host(), third)
+    assert images[1] == image != images[0] and "generate" in third
+
+
+def test_damaged_code_is_generated_again(folder):
+    (image,) = objects_of([GOOD], host(), {})
+    (file,) = folder.iterdir()
+    file.write_bytes(file.read_bytes()[:-1] + b"?")
+    assert objects_of([GOOD], host(), {}) == [image]
+
+
+CHANGES = {
+    "the machine": lambda monkeypatch: replace(host(), cpu="x86-64-v3"),
+    "its features": lambda monkeypatch: replace(host(), features="+avx2"),
+    "passes": lambda monkeypatch: monkeypatch.setattr(objects, "_PASSES", ("sroa",)),
+    "the level": lambda monkeypatch: monkeypatch.setattr(objects, "_LEVEL", 1),
+    "the format": lambda monkeypatch: monkeypatch.setattr(objects, "_FORMAT", -1),
+    "LLVM": lambda monkeypatch: monkeypatch.setattr(objects, "_version", lambda: ("0",)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_code_has_another_key(folder, monkeypatch, change):
+    objects_of([GOOD], host(), {})
+    target, seconds = CHANGES[change](monkeypatch) or host(), {}
+    objects_of([GOOD], target, seconds)
+    assert "generate" in seconds
+
+
+KEPT = """
+    import ingot, torch
+    f = ingot.compile(lambda x: torch.softmax(x.exp() @ x.T, 1).sum(0), fullgraph=True)
+    x = torch.arange(12.0).view(3, 4) / 10
+    print(f(x).tolist())
+"""
+
+
+@long
+def test_another_process_finds_what_one_has_kept(folder):
+    code = textwrap.dedent(KEPT)
+    found = []
+    for _ in range(2):
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        found.append((run.stdout, sorted(path.name for path in folder.iterdir())))
+    assert found[0] == found[1] and found[0][1]

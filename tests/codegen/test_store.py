@@ -85,6 +85,17 @@ def test_the_oldest_make_room(tmp_path: Path) -> None:
     assert [k for k in range(9) if store.get(digest(str(k)))] == [0, 5, 6, 7, 8]
 
 
+def test_the_oldest_make_room_for_bytes(tmp_path: Path) -> None:
+    store = Store(tmp_path, most_bytes=1000)
+    for k in range(9):  # of 132 bytes each, with their checksums
+        store.put(digest(str(k)), bytes(100))
+        os.utime(tmp_path / f"{digest(str(k))}.code", (1000 + k, 1000 + k))
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 1000
+    assert [k for k in range(9) if store.get(digest(str(k)))] == [4, 5, 6, 7, 8]
+    store.put(digest("large"), bytes(900))  # more than half of it
+    assert store.get(digest("large")) == bytes(900) and len(list(tmp_path.iterdir())) == 1
+
+
 # -- folders that others may put something into, or replace ----------------------------------------
 
 

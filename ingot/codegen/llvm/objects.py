@@ -1,18 +1,21 @@
 """LLVM text becomes machine code: parsed, optimized and generated, in as many modules at a time as
-there are processors."""
+there are processors. What was generated once is kept for later processes."""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import operator
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from time import perf_counter
 from typing import Any
 
 from ingot.codegen.llvm.library import llvm
 from ingot.codegen.llvm.target import Target
+from ingot.codegen.store import store_in
 from ingot.serial import awaited_by_forks, in_threads
 
 _thread = threading.local()
@@ -67,6 +70,44 @@ def _processors() -> int:
 
 def objects_of(texts: Sequence[str], target: Target, seconds: dict[str, float]) -> list[bytes]:
     """An object file of each text. Adds the seconds of the stages, those of the slowest text."""
+    start, store = perf_counter(), store_in("llvm")
+    keys = [_key(text, target) for text in texts]
+    known = {key: store.get(key) for key in keys}
+    missing = [text for key, text in zip(keys, texts) if known[key] is None]
+    seconds["look up"] = perf_counter() - start
+    for text, image in zip(missing, _generated(missing, target, seconds)):
+        known[_key(text, target)] = image
+        store.put(_key(text, target), image)
+    return [image for image in map(known.get, keys) if image is not None]
+
+
+_LEVEL = 2  # of optimization
+_PASSES = (
+    "sroa",  # accumulators into registers
+    "instruction_combine",
+    "simplify_cfg",
+)
+_FORMAT = 1  # of what is kept; another one where another code is made of the same text
+
+
+def _key(text: str, target: Target) -> str:
+    """A digest of all that decides an object file."""
+    facts = _FORMAT, _LEVEL, _PASSES, _version(), target.triple, target.cpu, target.features, text
+    return hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()
+
+
+@cache
+def _version() -> tuple[str, ...]:
+    """The versions of LLVM and of what wraps it."""
+    import llvmlite
+
+    return llvmlite.__version__, ".".join(map(str, llvm().llvm_version_info))
+
+
+def _generated(texts: Sequence[str], target: Target, seconds: dict[str, float]) -> list[bytes]:
+    """The object files of texts of which none is kept."""
+    if not texts:
+        return []
     llvm()  # is imported by one thread
     times: list[dict[str, float]] = []
     for _ in texts:
@@ -88,7 +129,7 @@ def objects_of(texts: Sequence[str], target: Target, seconds: dict[str, float]) 
 def _object_of(text: str, target: Target, seconds: dict[str, float]) -> bytes:
     module = optimized(text, target, seconds)
     start = perf_counter()
-    image = _generated(target.machine(), module)
+    image = _emitted(target.machine(), module)
     seconds["generate"] = perf_counter() - start
     return image
 
@@ -102,12 +143,11 @@ def optimized(text: str, target: Target, seconds: dict[str, float]) -> Any:
     machine = target.machine()
     module.data_layout = str(machine.target_data)
     parsed = perf_counter()
-    options = binding.create_pipeline_tuning_options(speed_level=2)
+    options = binding.create_pipeline_tuning_options(speed_level=_LEVEL)
     builder = binding.create_pass_builder(machine, options)
     passes = binding.create_new_function_pass_manager()
-    passes.add_sroa_pass()  # accumulators into registers
-    passes.add_instruction_combine_pass()
-    passes.add_simplify_cfg_pass()
+    for name in _PASSES:
+        getattr(passes, f"add_{name}_pass")()
     run = _unlocked("LLVMPY_RunNewFunctionPassManager")
     for function in module.functions:
         if not function.is_declaration:
@@ -117,7 +157,7 @@ def optimized(text: str, target: Target, seconds: dict[str, float]) -> Any:
     return module
 
 
-def _generated(machine: Any, module: Any) -> bytes:
+def _emitted(machine: Any, module: Any) -> bytes:
     """The module's object file: `machine.emit_object`, beside other threads."""
     ffi = llvm().ffi
     with ffi.OutputString() as problem:
