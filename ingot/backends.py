@@ -286,9 +286,8 @@ def _call_static(
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    shapes = ShapeEnv(assume_static_by_default=True)
-    context = TracingContext(FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes))
-    with tracing(context):
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
+    with tracing(TracingContext(mode)):
         return backend(gm, inputs, **keywords)
 
 
