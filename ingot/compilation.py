@@ -7,7 +7,7 @@ read both. No step reads a log: each takes what it needs as an argument.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,9 @@ class Log:
     step that was not reached. `replayed` may be the reason why nothing replays the program instead.
     `seconds` holds the stages in the order they ran, `decisions` the schedule's notes, `rewrites`
     those of the graph passes, and `tuned` what was measured to choose how products are computed.
-    `inside` are the logs of the graphs of branches and loops that data decide.
+    `inside` are the logs of the graphs of branches and loops that data decide. `found` says whether
+    the program was found among those that are kept, or why none can be. `compile_again` fills in
+    the artefacts of one that was found.
     """
 
     aten: AtenGraph | None = None
@@ -45,6 +47,21 @@ class Log:
     rewrites: list[str] = field(default_factory=list)
     tuned: list[str] = field(default_factory=list)
     inside: list[Log] = field(default_factory=list)
+    found: str = ""
+    compile_again: Callable[[], None] | None = None
+
+    def fill(self, again: Log, native: Any) -> None:
+        """Takes the artefacts of another log, of a program that does as this one's, which is
+        `native`."""
+        assert again.program is not None
+        again.program.native = native
+        again.seconds, again.found = self.seconds, self.found
+        vars(self).update(vars(again))
+
+    def complete(self) -> None:
+        """To be called before a report reads the artefacts."""
+        if self.compile_again is not None:
+            self.compile_again()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

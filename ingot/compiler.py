@@ -20,7 +20,7 @@ from torch import fx
 
 from ingot import sharing, torch_controls
 from ingot.backends import check_outputs, compile_with_backend
-from ingot.built import Built, CompiledGraph
+from ingot.built import CompiledGraph, Risks
 from ingot.capture import (
     Captured,
     Chain,
@@ -49,10 +49,9 @@ from ingot.errors import (
     without_frames,
 )
 from ingot.graph.ambient import undisturbed
-from ingot.graph.aten_graph import AtenGraph
-from ingot.graph.meta.basis import tensors_in
 from ingot.graph.nodes import placeholders_of
 from ingot.hot_sizes import HotSizes
+from ingot.kept import programs
 from ingot.ladder import Ladder, Run, SizePolicy
 from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
@@ -275,9 +274,9 @@ class Compiler:
         compilation.captured = captured
         if captured.break_ is not None:
             compilation.break_ = without_frames(captured.break_)
-        target, built = self._compile_graph(compilation, captured, slots)
+        target, risks = self._compile_graph(compilation, captured, slots)
         tree = _guard_tree(compilation, captured, slots, self.options)
-        replay = Replay.of(captured, built)
+        replay = Replay.of(captured, risks)
         if hot:
             from ingot.runtime.training import prepare_backward
 
@@ -328,18 +327,20 @@ class Compiler:
 
     def _compile_graph(
         self, compilation: Compilation, captured: Captured, slots: Args
-    ) -> tuple[Callable[..., Any], Built | None]:
-        """What runs a captured graph, and what was built for it, if it was Ingot that did."""
+    ) -> tuple[Callable[..., Any], Risks | None]:
+        """What runs a captured graph, and its risks, if it was Ingot that compiled it."""
         if not captured.ops:
             return _without_work(captured.graph_module.graph), None
         if self.options.is_native:
-            compile_graph, options = _import_pipeline(), self.options
+            options = self.options
             if options.memory_budget is None:
                 options = replace(options, memory_budget=torch_controls.memory_budget())
             frozen = {}
             if self.options.freeze:
                 frozen = dict(_module_state(captured, slots))
-            return compile_graph(captured, compilation, options, frozen)
+            return programs.found_or_compiled(
+                captured, compilation, options, frozen, _import_pipeline
+            )
         with compilation.log.stage("backend"):
             examples = _loaded(captured, slots)
             return compile_with_backend(self.options, captured.graph_module, examples), None
@@ -438,27 +439,23 @@ class Replay(NamedTuple):
     generators: tuple[torch.Generator, ...]
 
     @staticmethod
-    def of(captured: Captured, built: Built | None) -> Replay:
+    def of(captured: Captured, risks: Risks | None) -> Replay:
         """Raises Unsupported for an error of the data's that may be found too late."""
-        if built is None:
+        if risks is None:
             return Replay(not captured.writes, captured.handles, ())
-        aten, program = built.aten, built.program
-        fails_at = may_fail_at(aten)
-        generators = generators_of(aten) if fails_at is not None else ()
-        replays = bool(generators) or not any(aten.random_nodes)
-        if built.replayed is not None:
-            # a CUDA graph does not say how far it came
-            replays = replays and not program.leaves_traces
-        if fails_at is not None and not (replays and program.fails_first):
-            if aten.checks or captured.protects or captured.residual.effects:
+        replays = bool(risks.generators) or not risks.draws
+        if risks.is_replayed:
+            replays = replays and not risks.leaves_traces
+        if risks.fails_at is not None and not (replays and risks.fails_first):
+            if risks.checks or captured.protects or captured.residual.effects:
                 raise unsupported(
                     "late-error",
                     "an error of the data's may be found where eager could not go on",
-                    fails_at,
+                    risks.fails_at,
                 )
         # what a check finds may be no error
-        handles = captured.handles or bool(aten.bindings)
-        return Replay(replays, handles, generators)
+        handles = captured.handles or risks.binds
+        return Replay(replays, handles, risks.generators)
 
 
 def _guard_tree(
@@ -505,28 +502,6 @@ def _without_work(graph: fx.Graph) -> Callable[..., tuple[Any, ...]]:
     outputs: Any = graph.output_node().args[0]
     places = list(map(placeholders_of(graph).index, outputs))
     return lambda *args: tuple([args[place] for place in places])
-
-
-def generators_of(aten: AtenGraph) -> tuple[torch.Generator, ...]:
-    """The generators that an ATen graph takes numbers from."""
-    generators: dict[torch.device, torch.Generator] = {}
-    for node in aten.random_nodes:
-        device = tensors_in(node.meta["val"])[0].device
-        generators[device] = torch.default_generator
-        if device.type == "cuda":
-            generators[device] = torch.cuda.default_generators[device.index]
-    return tuple(generators.values())
-
-
-def may_fail_at(aten: AtenGraph) -> str | None:
-    """Where an ATen graph may raise an error for what its tensors hold; None where it does not, or
-    none is known."""
-    if aten.checks:
-        return aten.checks[0].where
-    for node in aten.graph.nodes:
-        if node.meta.get("may_raise"):
-            return node.meta.get("where", "")
-    return None
 
 
 def entry_function(fn: Any) -> Any:

@@ -310,6 +310,7 @@ wrap_for_grad = find("torch._C._functorch._wrap_for_grad")
 
 # -- functions -------------------------------------------------------------------------------------
 
+registered_kernels = find("torch.library._impls", optional=True)
 VariableFunctions = find("torch._C._VariableFunctions")
 addmm_activation = find("torch._addmm_activation")
 amp_foreach_non_finite_check_and_unscale_ = find("torch._amp_foreach_non_finite_check_and_unscale_")

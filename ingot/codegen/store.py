@@ -52,6 +52,11 @@ class Store:
         with suppress(OSError):  # there is no working directory
             self._folder = folder and folder.absolute()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether anything may be kept."""
+        return self._folder is not None
+
     def get(self, key: str) -> bytes | None:
         """What was put under this key, or None. A damaged file is removed."""
         if self._folder is None:

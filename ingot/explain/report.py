@@ -75,9 +75,10 @@ class Report:
     dynamic, are compiled for) and the figures are of its regions (from its start to a graph break,
     from there to the next, and so on) as they were compiled last. `cuda_graphs` says of each
     program of `mode="reduce-overhead"` how it is replayed, or why it is not, `tuned` of each
-    product that `mode="max-autotune"` measured what was chosen. `peak_bytes` counts inputs, outputs
-    and all that is alive between, as planned, for the region with the most; `compilations` holds
-    every artefact.
+    product that `mode="max-autotune"` measured what was chosen. `kept` says whether programs were
+    found among those that earlier processes kept, or why they are not kept. `peak_bytes` counts
+    inputs, outputs and all that is alive between, as planned, for the region with the most;
+    `compilations` holds every artefact.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Report:
     fixed_sizes: list[str] = field(default_factory=list)
     cuda_graphs: list[str] = field(default_factory=list)
     tuned: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
     peak_bytes: int | None = None
     arena_bytes: int | None = None
     first_call: float | None = None
@@ -116,6 +118,8 @@ class Report:
         return report
 
     def _add_region(self, c: Compilation) -> None:
+        c.log.complete()
+        extend_with_new(self.kept, filter(None, [c.log.found]))
         self.kernels += kernel_reports(c)
         self.cuda_graphs += replayed_texts(c)
         extend_with_new(self.guards, c.guards)
@@ -322,6 +326,8 @@ def head_lines(report: Report) -> list[str]:
     if report.stages:
         times = ", ".join(f"{name} {seconds * 1e3:.1f}" for name, seconds in report.stages.items())
         lines.append(f"  compiled in ms: {times}")
+    if report.kept:
+        lines.append(f"  {'; '.join(report.kept)}")
     return lines
 
 

@@ -152,6 +152,7 @@ def stage_text(compilation: Compilation, name: str) -> str:
     if name not in STAGES:
         raise ValueError(f"no stage is called {name!r}; the stages are {', '.join(STAGES)}")
     needs, timed, printer = STAGES[name]
+    compilation.log.complete()
     seconds = compilation.log.seconds.get(timed)
     heading = f"# == {name} of {compilation.title}"
     if seconds is not None:

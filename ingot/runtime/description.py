@@ -114,6 +114,13 @@ for _name, _overloads in _ENTRY_POINTS.items():
     for _overload in _overloads:
         _FASTER[getattr(getattr(aten, _name), _overload)] = getattr(torch, _name)
 
+
+def faster(op: Any) -> Any:
+    """An entry point of torch's that does what an op does, and is reached sooner, if there is
+    one."""
+    return _FASTER.get(op)
+
+
 # places whose tensors are let go when they are dead
 _RELEASED = ("library", "own", "small", "input")
 # places of which each call makes a tensor
@@ -296,7 +303,8 @@ class Description:
             return []
         numbers = self.buffer_numbers(sorted(counted))
         items = tuple(zip(itertools.repeat("buffer"), numbers))
-        return [("call", increment_version, (("tuple", items),), None, (), ())]
+        function = self.entry_point(increment_version)
+        return [("call", function, (("tuple", items),), None, (), ())]
 
     def allocations(self, names: Iterable[str]) -> list[Row]:
         lenders = self.plan.lenders
@@ -334,7 +342,7 @@ class Description:
             work, varying_work = 0.0, self.value(step.work)
         return (
             "kernel",
-            self.compiled.address(kernel),
+            self.address(kernel),
             buffers,
             extent,
             work,
@@ -345,6 +353,14 @@ class Description:
             varying_work,
             self.offsets(step),
         )
+
+    def address(self, kernel: AnyKernel) -> Any:
+        """Where a kernel's code is."""
+        return self.compiled.address(kernel)
+
+    def entry_point(self, function: Any) -> Any:
+        """What is called for an op, or for another function."""
+        return faster(function) or getattr(function, "_op", function)
 
     def offsets(self, step: KernelStep) -> tuple[int, ...]:
         """At which byte of each buffer a launch begins."""
@@ -362,8 +378,14 @@ class Description:
             kwargs[node.out] = out[0] if len(out) == 1 else out
             written, targets = tuple([t for t in targets if t >= 0]), ()
         items = tuple([self.item(argument, node) for argument in (*node.args, *kwargs.values())])
-        function = _FASTER.get(node.function) or getattr(node.function, "_op", node.function)
-        step = "call", function, items, tuple(kwargs) or None, targets, written
+        step = (
+            "call",
+            self.entry_point(node.function),
+            items,
+            tuple(kwargs) or None,
+            targets,
+            written,
+        )
         if node.binds:
             return (*step, self.bindings(node))
         return step

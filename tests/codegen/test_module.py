@@ -60,7 +60,7 @@ def test_text_and_times():
     compiled = compile_kernels([kernel], [])
     assert "define i32 @kernel0" in compiled.ir(kernel)
     assert "kernel0" in compiled.assembly()
-    assert set(compiled.seconds) == {"emit", "parse", "optimize", "generate", "load"}
+    assert set(compiled.seconds) == {"emit", "look up", "parse", "optimize", "generate", "load"}
     assert compiled.scratch_bytes(kernel).constant == 0
     assert compiled.errors(kernel) == ()
 

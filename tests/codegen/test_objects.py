@@ -62,7 +62,7 @@ def test_kernels_of_several_modules_run(three):
             k=k: ops.apply("mul", x, ops.constant(k + 0.5, f32))) for k in range(8)
     ]  # fmt: skip
     compiled = compile_kernels(scaled, [], three)
-    assert len(compiled._objects) == 3 and all(
+    assert len(compiled.objects) == 3 and all(
         f"kernel{k}:" in compiled.assembly() for k in range(8)
     )
     x = torch.randn(100)
@@ -80,7 +80,7 @@ def test_results_do_not_depend_on_the_number_of_modules(monkeypatch):
     whole = compile_kernels(kernels, [])
     monkeypatch.setattr(objects, "_processors", lambda: 3)
     apart = compile_kernels(kernels, [], replace(host(), long_text=1))
-    assert (len(whole._objects), len(apart._objects)) == (1, 3)
+    assert (len(whole.objects), len(apart.objects)) == (1, 3)
     for case, kernel in zip(cases, kernels):
         a, b, c = case.tensors()
         d = c.clone()

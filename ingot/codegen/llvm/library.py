@@ -4,7 +4,9 @@ nothing needs none of it."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from functools import cache
+from itertools import count
 from typing import Any
 
 from ingot.native import _native
@@ -56,3 +58,16 @@ def session() -> Any:
     """The process's one ORC session; compiled libraries are added to it and leave it when their
     tracker dies."""
     return llvm().create_lljit_compiler(use_jit_link=True)
+
+
+_libraries = count()  # names of loaded libraries are never used twice
+
+
+def link(images: Iterable[bytes], names: Iterable[str]) -> Any:
+    """Loads object files; gives the addresses of these functions by name, as long as it lives."""
+    builder = llvm().JITLibraryBuilder().add_current_process()
+    for image in images:
+        builder.add_object_img(image)
+    for name in names:
+        builder.export_symbol(name)
+    return builder.link(session(), f"ingot{next(_libraries)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from time import perf_counter
 from typing import Any
 
@@ -14,7 +13,7 @@ from ingot.codegen.llvm.attention_backward import emit_attention_backward
 from ingot.codegen.llvm.contraction import emit_contraction
 from ingot.codegen.llvm.function import Function
 from ingot.codegen.llvm.kernel import emit_kernel
-from ingot.codegen.llvm.library import llvm, session
+from ingot.codegen.llvm.library import link
 from ingot.codegen.llvm.objects import modules_of, objects_of, optimized
 from ingot.codegen.llvm.scored_attention import emit_scored_attention
 from ingot.codegen.llvm.target import Target, chosen
@@ -32,13 +31,12 @@ HEADER = """@ingot.zeros = internal constant [64 x i8] zeroinitializer, align 64
 !0 = !{!"branch_weights", i32 1, i32 4000}
 """
 
-_libraries = count()  # names of loaded libraries are never used twice
-
 
 class CompiledKernels:
     """The machine code of some kernels, alive as long as this object.
 
-    `seconds` maps "emit", "parse", "optimize", "generate" and "load" to the time each took.
+    `seconds` maps "emit", "look up", "parse", "optimize", "generate" and "load" to the time each
+    took. `objects` are the object files.
     """
 
     def __init__(
@@ -48,12 +46,21 @@ class CompiledKernels:
         self._functions = functions
         self._texts = texts
         self._target = target
-        self._objects: list[bytes] = []
+        self.objects: list[bytes] = []
         self._loaded: Any = None
 
     def address(self, kernel: AnyKernel) -> int:
         """The address of the kernel's function. The code must have been loaded."""
-        return self._loaded[self._functions[kernel][0]]
+        return self._loaded[self.name(kernel)]
+
+    def name(self, kernel: AnyKernel) -> str:
+        """The name of the kernel's function in the object files."""
+        return self._functions[kernel][0]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all functions."""
+        return list(dict(self._functions.values()))
 
     def scratch_bytes(self, kernel: AnyKernel) -> Expr:
         """Bytes of private memory, 64-byte aligned, that each thread must bring."""
@@ -78,7 +85,7 @@ class CompiledKernels:
     @property
     def object_code(self) -> bytes:
         """The relocatable object files, one after the other."""
-        return b"".join(self._objects)
+        return b"".join(self.objects)
 
     @property
     def function_count(self) -> int:
@@ -86,16 +93,11 @@ class CompiledKernels:
         return len(dict(self._functions.values()))
 
     def _compile(self) -> None:
-        self._objects = objects_of(self._texts, self._target, self.seconds)
+        self.objects = objects_of(self._texts, self._target, self.seconds)
 
     def _load(self) -> None:
         start = perf_counter()
-        builder = llvm().JITLibraryBuilder().add_current_process()
-        for image in self._objects:
-            builder.add_object_img(image)
-        for name in dict(self._functions.values()):
-            builder.export_symbol(name)
-        self._loaded = builder.link(session(), f"ingot{next(_libraries)}")
+        self._loaded = link(self.objects, self.names)
         self.seconds["load"] = perf_counter() - start
 
 

@@ -1,0 +1,220 @@
+"""The key of a captured graph's program: a digest of all that decides it.
+
+Capture has run when it is asked for, so nothing of the program's own source is part of it: only
+what was captured, the tensors that it is given, the state of the thread, and the versions of what
+compiles it. What the digest cannot tell apart is not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+import ingot
+from ingot.capture.facts import read_global_state
+from ingot.graph.fakes import FakeTensor, storage_key
+from ingot.kept.format import packed
+from ingot.kept.names import OF_TORCH, NotKept, name_of
+from ingot.torch_private import registered_kernels
+
+if TYPE_CHECKING:
+    from ingot.capture import Captured
+    from ingot.options import Options
+
+FORMAT = 1
+"""Of what is kept; another one where the same key stands for something else."""
+
+_WITHOUT_EFFECT = frozenset({"INGOT_CACHE_DIR", "INGOT_DEBUG"})
+"""Variables that decide nothing about a program."""
+
+
+def key_of(captured: Captured, options: Options) -> str:
+    """The key, in hexadecimal. Raises NotKept where there is none."""
+    _require_static(captured)
+    if options.freeze:
+        raise NotKept("weights are frozen in it")
+    facts = (
+        FORMAT,
+        _versions(),
+        _surroundings(),
+        (options.mode, options.numerics, options.memory_budget),
+        tuple(_facts_of_inputs([i.fake for i in captured.inputs])),
+        tuple(_facts_of_nodes(captured.graph_module.graph)),
+        repr(sorted(captured.graph_module.meta.items())),
+    )
+    return hashlib.sha256(packed(facts)).hexdigest()
+
+
+def _require_static(captured: Captured) -> None:
+    context = captured.context
+    shapes = context.shapes
+    if shapes.hints or shapes.guards or shapes.unbacked.roots:
+        raise NotKept("sizes vary")
+    if context.effects:
+        raise NotKept("it has effects")
+
+
+# -- what compiles it ------------------------------------------------------------------------------
+
+
+@cache
+def _versions() -> tuple[str, ...]:
+    return (
+        ingot.__version__,
+        _digest_of_package(),
+        str(torch.__version__),
+        str(torch.version.git_version),
+        torch.__config__.show(),
+        sys.version,
+        platform.machine(),
+        *platform.libc_ver(),
+        _processor(),
+    )
+
+
+@cache
+def _digest_of_package() -> str:
+    """Of the sizes and times of Ingot's own files: a tree that is worked on has no version."""
+    files, folders = [], [os.path.dirname(ingot.__file__)]
+    for folder in folders:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir():
+                    if entry.name != "__pycache__":
+                        folders.append(entry.path)
+                elif entry.name.endswith((".py", ".so", ".pyd")):
+                    status = entry.stat()
+                    files.append((entry.path, status.st_size, status.st_mtime_ns))
+    return hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
+
+
+@cache
+def _processor() -> str:
+    """The model and the features of the processor, as the system tells them."""
+    lines = []
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith(("model name", "flags", "Features", "CPU part")):
+                    lines.append(line)
+                elif not line.strip():
+                    break
+    except OSError:
+        lines.append(platform.processor())
+    return "".join(lines)
+
+
+def _surroundings() -> tuple[Any, ...]:
+    """The state of the process and the thread that planning asks for."""
+    variables = []
+    for name, value in sorted(os.environ.items()):
+        if name.startswith("INGOT_") and name not in _WITHOUT_EFFECT:
+            variables.append((name, value))
+    state = read_global_state()
+    if any(not isinstance(mode, torch.device) for mode in state.function_modes):
+        raise NotKept("a mode sees its operations")
+    processors = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    )
+    _require_torchs_kernels()
+    return tuple(variables), repr(state), torch.get_num_threads(), processors
+
+
+def _require_torchs_kernels() -> None:
+    """Raises NotKept where an operator of torch's may be computed by the program."""
+    if not isinstance(registered_kernels, set):
+        raise NotKept("this torch does not tell which kernels are registered")
+    for name in registered_kernels:
+        namespace, _, rest = name.partition("/")
+        if namespace in OF_TORCH and rest.rpartition("/")[2] not in _OF_OTHER_DEVICES:
+            raise NotKept(f"the program has a kernel for {name}")
+
+
+_OF_OTHER_DEVICES = frozenset({"Meta", "CUDA", "MPS"})
+"""Where torch itself registers kernels in Python."""
+
+
+# -- what it is given ------------------------------------------------------------------------------
+
+_KNOWN = frozenset(
+    "meta is_outside required_grad is_followed origin look memory counts_alone "
+    "shown_in_inference".split()
+)
+"""Attributes of fakes that are told below, or say nothing that the others do not."""
+
+
+def _facts_of_inputs(fakes: list[Any]) -> Iterator[tuple[Any, ...]]:
+    storages: dict[int, int] = {}
+    for fake in fakes:
+        if type(fake) is not FakeTensor or not vars(fake).keys() <= _KNOWN:
+            raise NotKept(f"it is given a {type(fake).__name__} that is no plain tensor")
+        if fake.requires_grad and fake.is_leaf and not fake.required_grad:
+            raise NotKept("it makes a leaf of what it is given")
+        base = fake._base
+        yield (
+            tuple(map(_known_size, fake.shape)),
+            tuple(map(_known_size, fake.stride())),
+            _known_size(fake.storage_offset()),
+            fake.dtype,
+            fake.device,
+            fake.layout,
+            (fake.requires_grad, fake.is_leaf, fake.required_grad, fake.is_followed),
+            (fake.is_inference(), fake.is_conj(), fake.is_neg(), fake.is_outside),
+            (fake.counts_alone, fake.shown_in_inference, fake.origin is None),
+            storages.setdefault(storage_key(fake), len(storages)),
+            _known_size(fake.meta.untyped_storage().nbytes()),
+            fake._version,
+            next((k for k, other in enumerate(fakes) if other is base), None),
+        )
+
+
+def _known_size(size: Any) -> int:
+    if type(size) is not int:
+        raise NotKept("sizes vary")
+    return size
+
+
+# -- what was captured -----------------------------------------------------------------------------
+
+
+def _facts_of_nodes(graph: fx.Graph) -> Iterator[tuple[Any, ...]]:
+    numbers: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            raise NotKept("it has tensors in it")
+        target = node.target
+        if node.op == "call_function":
+            target = name_of(target)
+        arguments = _told(node.args, numbers), _told(node.kwargs, numbers)
+        yield node.op, node.name, target, arguments, str(node.meta.get("where", ""))
+        numbers[node] = len(numbers)
+
+
+def _told(argument: Any, numbers: dict[fx.Node, int]) -> Any:
+    """An argument, of what can be packed; each kind of container has its own word."""
+    if isinstance(argument, fx.Node):
+        return "node", numbers[argument]
+    if isinstance(argument, slice):
+        parts = argument.start, argument.stop, argument.step
+        return "slice", _told(parts, numbers)
+    if isinstance(argument, dict):
+        items = []
+        for name, item in argument.items():
+            items.append((name, _told(item, numbers)))
+        return "dict", tuple(items)
+    if isinstance(argument, (tuple, list)):
+        items = []
+        for item in argument:
+            items.append(_told(item, numbers))
+        return type(argument).__name__, tuple(items)
+    if argument is Ellipsis:
+        return ("ellipsis",)
+    return "constant", argument

@@ -1,0 +1,154 @@
+"""The programs of captured graphs that are kept: for CPUs, of sizes that are known, without
+gradients.
+
+In: a captured graph. Out: its program, which an earlier process has planned and compiled, or which
+is compiled now, and kept. Capture has run in any case, so the guards and what is done to Python's
+objects are made anew. A file has the program's description (see `runtime/description.py`), with the
+names of kernels and functions in it, the kernels' object files, and the risks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from ingot.built import Built, CompiledGraph, Risks
+from ingot.capture.inner_calls import unwatched
+from ingot.codegen.store import store_in
+from ingot.compilation import Compilation, Log
+from ingot.graph.ambient import Modes, preserved, undisturbed
+from ingot.kept.digest import key_of
+from ingot.kept.format import packed, unpacked
+from ingot.kept.names import NotKept
+from ingot.native import _native
+from ingot.serial import serial
+
+if TYPE_CHECKING:
+    from ingot.capture import Captured
+    from ingot.options import Options
+
+_OWNER, _STEPS = 10, 6
+"""Positions in a description: of what lives as long as the program, and of the steps."""
+
+FOUND = "found among the programs that are kept"
+
+
+class KeptProgram(NamedTuple):
+    """A program that an earlier process kept."""
+
+    native: Any
+    risks: Risks
+
+
+def found_or_compiled(
+    captured: Captured,
+    compilation: Compilation,
+    options: Options,
+    frozen: Mapping[int, Any],
+    import_pipeline: Callable[[], Callable[..., CompiledGraph]],
+) -> tuple[Callable[..., Any], Risks]:
+    """What runs a captured graph, and its risks. The arguments are those of `compile_graph`, which
+    `import_pipeline` gives where nothing is found. Raises Unsupported for what cannot be
+    compiled."""
+    log, store = compilation.log, store_in("programs")
+    key: str | None = None
+    if store.is_open:
+        try:
+            with log.stage("look up"):
+                _require_plain(captured)
+                key = key_of(captured, options)
+                known = _restored(store.get(key))
+        except NotKept as reason:
+            log.found, key = f"not kept: {reason}", None
+        else:
+            if known is not None:
+                log.found = FOUND
+                log.compile_again = functools.partial(
+                    _compile_again, captured, log, options, known, Modes.now(), import_pipeline
+                )
+                return known.native, known.risks
+    run, built = import_pipeline()(captured, compilation, options, frozen)
+    risks = built.risks
+    if key is not None:
+        try:
+            store.put(key, _content(run, built, risks))
+        except NotKept as reason:
+            log.found = f"not kept: {reason}"
+    return run, risks
+
+
+def _require_plain(captured: Captured) -> None:
+    """Raises NotKept for graphs of other devices, and those of which gradients may be wanted."""
+    followed = torch.is_grad_enabled()
+    for each in captured.inputs:
+        fake = each.fake
+        if not isinstance(fake, torch.Tensor):
+            raise NotKept("sizes vary")
+        if fake.device.type != "cpu":
+            raise NotKept(f"it computes on the device {fake.device.type!r}")
+        if followed and fake.requires_grad:
+            raise NotKept("gradients are wanted")
+    for node in captured.graph_module.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+            raise NotKept(f"it computes on the device {value.device.type!r}")
+        if node.op != "placeholder" and isinstance(value, torch.Tensor) and value.requires_grad:
+            raise NotKept("gradients are wanted")
+
+
+def _content(run: Any, built: Built, risks: Risks) -> bytes:
+    """What the file of a program holds."""
+    from ingot.kept.description import NamedDescription
+
+    if run is not built.program.native:
+        raise NotKept("it is run in parts")
+    if risks.checks or risks.binds or risks.is_replayed:
+        raise NotKept("sizes depend on the data")
+    description = list(NamedDescription(built.plan, built.code, torch.device("cpu")).build())
+    description[_OWNER] = None
+    code = tuple(built.code.names), tuple(built.code.objects)  # type: ignore[union-attr]
+    known = risks.fails_at, risks.draws, risks.leaves_traces, risks.fails_first
+    return packed((tuple(description), code, known))
+
+
+def _restored(content: bytes | None) -> KeptProgram | None:
+    if content is None:
+        return None
+    description, (names, images), (fails_at, draws, leaves_traces, fails_first) = unpacked(content)
+    addresses: Any = {}
+    if names:
+        from ingot.codegen.llvm.library import link
+
+        addresses = link(images, names)
+    steps = []
+    for step in description[_STEPS]:
+        if step[0] == "kernel":
+            step = ("kernel", addresses[step[1]], *step[2:])
+        elif step[0] == "call":
+            step = ("call", getattr(step[1], "_op", step[1]), *step[2:])
+        steps.append(step)
+    parts = list(description)
+    parts[_STEPS], parts[_OWNER] = tuple(steps), addresses
+    generators = (torch.default_generator,) if draws and fails_at is not None else ()
+    risks = Risks(fails_at, False, False, draws, generators, leaves_traces, fails_first, False)
+    return KeptProgram(_native.Program(tuple(parts)), risks)
+
+
+@serial
+def _compile_again(
+    captured: Captured,
+    log: Log,
+    options: Options,
+    known: KeptProgram,
+    modes: Modes,
+    import_pipeline: Callable[[], Callable[..., CompiledGraph]],
+) -> None:
+    """Fills in the log of a program that was found."""
+    again = Compilation("")
+    with unwatched(), undisturbed(), preserved():
+        modes.set()
+        import_pipeline()(captured, again, options, {})
+    log.fill(again.log, known.native)
