@@ -51,7 +51,8 @@ def measure(name: str, timeout: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ingot-models-") as folder:
         output, errors = Path(folder, "found.json"), Path(folder, "errors.txt")
         command = [sys.executable, "-m", "benchmarks.model_worker", name, str(output)]
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "TORCHINDUCTOR_CACHE_DIR": folder}
+        caches = dict.fromkeys(("TORCHINDUCTOR_CACHE_DIR", "INGOT_CACHE_DIR"), folder)
+        environment = os.environ | {"HF_HUB_OFFLINE": "1"} | caches
         with errors.open("w") as sink:
             try:
                 status = subprocess.run(

@@ -255,7 +255,8 @@ def run_worker(name: str, column: str, rounds: int, timeout: float) -> dict[str,
         output, errors = Path(folder, "found.json"), Path(folder, "errors.txt")
         command = [sys.executable, "-m", "benchmarks.training", "--worker", str(output)]
         command += [name, "--columns", column, "--rounds", str(rounds)]
-        environment = os.environ | {"HF_HUB_OFFLINE": "1", "TORCHINDUCTOR_CACHE_DIR": folder}
+        caches = dict.fromkeys(("TORCHINDUCTOR_CACHE_DIR", "INGOT_CACHE_DIR"), folder)
+        environment = os.environ | {"HF_HUB_OFFLINE": "1"} | caches
         with errors.open("w") as sink:
             try:
                 subprocess.run(

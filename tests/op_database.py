@@ -42,6 +42,8 @@ from ingot.codegen.llvm.module import CompiledKernels
 from tests.op_outcome import Call, Different, Made, Ran, compare, made, text
 from tests.oracle import ignore_warnings
 
+os.environ["INGOT_CACHE_DIR"] = ""  # code that is not optimized is for nobody else
+
 # -- the database ----------------------------------------------------------------------------------
 
 VIEWS = frozenset(
@@ -430,8 +432,8 @@ class _QuickCode:
             key = zlib.crc32(text.encode()) << 32 | len(text)
             if key not in objects:
                 compile(kernels)
-                objects[key] = kernels._objects
-            kernels._objects = objects[key]
+                objects[key] = kernels.objects
+            kernels.objects = objects[key]
 
         Target.create_target_machine = create_quick  # type: ignore[method-assign]
         CompiledKernels._compile = compile_once  # type: ignore[method-assign]
