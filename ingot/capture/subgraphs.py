@@ -171,7 +171,7 @@ def read_by(
     no code for what they do together."""
     tensors: dict[fx.Node, None] = {}
     integers: dict[fx.Node, None] = {}
-    devices = {fake_result(decider).device.type}
+    devices = set[torch.device]()
     for subgraph in subgraphs:
         for node in subgraph.reads:
             is_tensor = isinstance(fake_result(node), Tensor)
@@ -179,11 +179,11 @@ def read_by(
         for node in (*subgraph.nodes, *tensors):
             fake = fake_result(node)
             if isinstance(fake, Tensor):
-                devices.add(fake.device.type)
+                devices.add(fake.device)
     if session.graph.autograd:
         _require_torchs(session, subgraphs)
-    elif devices != {"cpu"}:
-        raise refused(session, "computes on a GPU")
+    elif len(devices | {fake_result(decider).device} - {torch.device("cpu")}) > 1:
+        raise refused(session, "computes on several devices")
     return list(tensors), list(integers)
 
 

@@ -38,15 +38,16 @@ from ingot.torch_private import (
 
 
 class Look(NamedTuple):
-    """Sizes, strides and dtype of a result."""
+    """Sizes, strides, dtype and device of a result."""
 
     sizes: tuple[Any, ...]
     strides: tuple[Any, ...]
     dtype: torch.dtype
+    device: torch.device
 
     @staticmethod
     def of(fake: Tensor) -> Look:
-        return Look(tuple(fake.shape), fake.stride(), fake.dtype)
+        return Look(tuple(fake.shape), fake.stride(), fake.dtype, fake.device)
 
     @property
     def is_differentiable(self) -> bool:
@@ -209,7 +210,7 @@ class Cond(ControlFlow):
             copies[node] = _placeholder(graph, node.name, fake_result(node))
         tangents: list[Node] = []
         for look in filter(differentiable, self.results):
-            like = _Sliced(look.sizes, look.dtype)
+            like = _Sliced(look.sizes, look.dtype, look.device)
             tangents.append(_fresh(graph, f"tangent_{len(placeholders) + len(tangents)}", like))
         for node in placeholders[count:]:
             copies[node] = _placeholder(graph, node.name, fake_result(node))
@@ -316,7 +317,7 @@ class Scan(ControlFlow):
     def stacked(self, look: Look) -> Look:
         """The look of tensors of this look, stacked."""
         sizes = (self.length, *look.sizes)
-        return Look(sizes, contiguous(sizes), look.dtype)
+        return Look(sizes, contiguous(sizes), look.dtype, look.device)
 
     def gradients(self, wanted: tuple[int, ...], inputs: Sequence[Tensor]) -> Scan:
         """The gradients of the tensors at some positions, as a scan in the other order.
@@ -352,7 +353,7 @@ class Scan(ControlFlow):
             copies[node] = _placeholder(graph, node.name, fake_result(node))
         stacked = list(filter(differentiable, self.results[self.carried :]))
         for k, look in enumerate(stacked):
-            like = _Sliced(look.sizes[1:], look.dtype)
+            like = _Sliced(look.sizes[1:], look.dtype, look.device)
             tangents.append(_fresh(graph, f"tangent_{len(nodes) + k}", like))
         for node in (*others, *nodes[count:]):
             copies[node] = _placeholder(graph, node.name, fake_result(node))
@@ -380,6 +381,7 @@ class _Sliced(NamedTuple):
 
     shape: tuple[Any, ...]
     dtype: torch.dtype
+    device: torch.device
 
 
 class _DifferentiableScan(torch.autograd.Function):
@@ -404,7 +406,7 @@ class _DifferentiableScan(torch.autograd.Function):
         tangents = []
         for tangent, look in zip(given, op.results):
             if tangent is None:
-                tangent = torch.zeros(look.sizes, dtype=look.dtype)
+                tangent = torch.zeros(look.sizes, dtype=look.dtype, device=look.device)
             tangents.append(tangent)
         history, tensors = saved[: op.carried], saved[op.carried :]
         wanted = tuple(itertools.compress(range(len(tensors)), ctx.needs_input_grad[2:]))
@@ -460,14 +462,14 @@ def differentiable(look: Look) -> bool:
 def _dense(fake: Any) -> Look:
     """The look of what is like a fake, without gaps."""
     sizes = tuple(fake.shape)
-    return Look(sizes, contiguous(sizes), fake.dtype)
+    return Look(sizes, contiguous(sizes), fake.dtype, fake.device)
 
 
 def _fresh(graph: Graph, name: str, like: Any) -> Node:
     """A placeholder of a tensor like a fake, without gaps."""
     with DisableTorchDispatch():
         meta = torch.empty(tuple(like.shape), dtype=like.dtype, device="meta")
-    return _placeholder(graph, name, FakeTensor(meta, torch.device("cpu")))
+    return _placeholder(graph, name, FakeTensor(meta, like.device))
 
 
 def _placeholder(graph: Graph, name: str, value: Any) -> Node:

@@ -112,7 +112,7 @@ typedef struct {
     int carried, mapped, reversed;
 } Scan;
 
-/* A result that is stacked. */
+/* A result that is stacked; `data` is NULL where that is not in the CPU's memory. */
 typedef struct {
     PyObject *tensor;
     char *data;
@@ -128,7 +128,9 @@ static PyObject *slice_of(PyObject *tensor, int64_t k) {
         return PyErr_Format(PyExc_RuntimeError, "a scan over tensors of different lengths");
     const IngotLayout layout = {
         .rank = facts.rank - 1, .sizes = facts.sizes + 1, .strides = facts.strides + 1};
-    PyObject *slice = ingot_window(tensor, &layout, k * facts.strides[0]);
+    PyObject *slice = NULL;
+    if (facts.device_type == 0)
+        slice = ingot_window(tensor, &layout, k * facts.strides[0]);
     if (slice == NULL && !PyErr_Occurred())
         slice = PyObject_CallMethod(tensor, "select", "iL", 0, (long long)k);
     return slice;
@@ -144,6 +146,37 @@ static bool is_dense(const IngotTensorFacts *facts) {
     return dense;
 }
 
+/* Makes the tensor that slices are stacked in which are not in the CPU's memory: torch does. */
+static int begin_stack_elsewhere(Stack *stack, PyObject *slice, const IngotTensorFacts *facts,
+                                 PyObject *dtype, int64_t steps) {
+    PyObject *sizes = PyTuple_New(facts->rank + 1);
+    for (int64_t d = 0; sizes && d <= facts->rank; d++) {
+        PyObject *size = PyLong_FromLongLong(d == 0 ? steps : facts->sizes[d - 1]);
+        if (size == NULL)
+            Py_CLEAR(sizes);
+        else
+            PyTuple_SET_ITEM(sizes, d, size);
+    }
+    PyObject *method = sizes ? PyObject_GetAttrString(slice, "new_empty") : NULL;
+    PyObject *arguments = method ? PyTuple_Pack(1, sizes) : NULL;
+    PyObject *keywords = arguments ? Py_BuildValue("{sO}", "dtype", dtype) : NULL;
+    stack->tensor = keywords ? PyObject_Call(method, arguments, keywords) : NULL;
+    Py_XDECREF(sizes);
+    Py_XDECREF(method);
+    Py_XDECREF(arguments);
+    Py_XDECREF(keywords);
+    return stack->tensor ? 0 : -1;
+}
+
+static int put_slice_elsewhere(const Stack *stack, PyObject *slice, int64_t k) {
+    PyObject *place = PyObject_CallMethod(stack->tensor, "select", "iL", 0, (long long)k);
+    PyObject *copied = place ? PyObject_CallMethod(place, "copy_", "O", slice) : NULL;
+    int status = copied ? 0 : -1;
+    Py_XDECREF(place);
+    Py_XDECREF(copied);
+    return status;
+}
+
 /* Makes the tensor that results like `slice` are stacked in. */
 static int begin_stack(Stack *stack, PyObject *slice, PyObject *dtype, int64_t steps) {
     IngotTensorFacts facts;
@@ -153,6 +186,8 @@ static int begin_stack(Stack *stack, PyObject *slice, PyObject *dtype, int64_t s
     Py_XDECREF(itemsize);
     if (bytes < 0 || ingot_tensor_facts(slice, &facts) < 0)
         return -1;
+    if (facts.device_type != 0)
+        return begin_stack_elsewhere(stack, slice, &facts, dtype, steps);
     sizes[0] = steps;
     for (int64_t d = facts.rank; d > 0; d--) {
         sizes[d] = facts.sizes[d - 1];
@@ -172,6 +207,8 @@ static int begin_stack(Stack *stack, PyObject *slice, PyObject *dtype, int64_t s
 static int put_slice(const Stack *stack, PyObject *slice, int64_t k) {
     IngotTensorFacts facts;
     void *data;
+    if (stack->data == NULL)
+        return put_slice_elsewhere(stack, slice, k);
     if (ingot_tensor_facts(slice, &facts) < 0 || ingot_tensor_data(slice, &data) < 0)
         return -1;
     if (!is_dense(&facts)) {

@@ -15,6 +15,9 @@ _TYPES: dict[str, Any] = {
     "scan": _native.Scan,
 }
 
+CONTROL = tuple(_TYPES.values())
+"""What is called for branches and loops."""
+
 
 def control_call(
     name: str, programs: Sequence[Program], parameters: Sequence[Any]

@@ -36,6 +36,7 @@ from ingot.loops.ir import Library
 from ingot.loops.launches import Launch
 from ingot.loops.side_effects import acts
 from ingot.native import _native
+from ingot.runtime.control_calls import CONTROL
 from ingot.runtime.program import Program
 from ingot.runtime.traces import returned_buffers
 from ingot.schedule.kernel import Kernel, scaling
@@ -152,6 +153,8 @@ def _why_not_call(node: Library, buffers: Mapping[str, Any], costs: Costs) -> st
         if node.function.reads_numbers:
             return f"{name} reads numbers from tensors"
         return ""
+    if isinstance(node.function, CONTROL):
+        return f"{name} is decided on the host"
     if node.ordered and acts(node.function):
         return f"{name} may do more than launch kernels"
     if _drops_attention(node):
