@@ -107,6 +107,18 @@ def test_the_sdist_has_all_that_is_tracked(metadata: Path) -> None:
     assert not built
 
 
+WINDOWS = """
+import runpy, sys, setuptools.command.build_ext
+sys.platform, sys.argv[:] = "win32", ["setup.py", "-q", "build_ext"]
+runpy.run_path("setup.py")
+"""
+
+
+def test_windows_is_refused_with_the_reason() -> None:
+    done = subprocess.run([sys.executable, "-c", WINDOWS], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and "not built for Windows" in done.stderr
+
+
 @long
 def test_a_wheel_runs_where_there_is_no_compiler(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "wheel", "--no-deps"]

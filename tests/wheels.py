@@ -84,7 +84,10 @@ def build(pythons: list[str], architectures: list[str]) -> None:
 
 
 def copied_source(folder: Path) -> Path:
-    """A copy of the files that git knows, or does not ignore: nothing else may reach the sdist."""
+    """A copy of the files that git knows, or does not ignore: nothing else may reach the sdist. An
+    unpacked sdist is taken as it is."""
+    if not (ROOT / ".git").exists():
+        return ROOT
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     files = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     for file in files.stdout.splitlines():
