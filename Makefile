@@ -7,6 +7,7 @@
 #   make sanitize-gpu  kernels under NVIDIA's compute-sanitizer, which must be on PATH
 #   make sanitize the tests of the C extension under gcc's address and undefined-behaviour sanitizers
 #   make test-matrix   a smoke on each supported Python and torch, in environments of its own
+#   make wheels, make check-wheels   the sdist and wheels in dist/; try them in fresh environments without a compiler
 #
 # PYTHON, VENV, VENV_FLAGS and TORCH can be set from outside: see CONTRIBUTING.md.
 
@@ -23,7 +24,7 @@ RUN := $(VENV)/bin/python
 STAMP := $(VENV)/ingot-installed
 BUILT_FROM := $(wildcard ingot/native/*.c ingot/native/*.h)
 
-.PHONY: demo test test-matrix test-long lint bench sanitize test-gpu bench-gpu sanitize-gpu
+.PHONY: wheels check-wheels demo test test-matrix test-long lint bench sanitize test-gpu bench-gpu sanitize-gpu
 
 demo: $(STAMP)
 	$(RUN) -m examples.demo
@@ -39,6 +40,15 @@ test-long: $(STAMP)
 MATRIX ?=
 test-matrix:
 	$(PYTHON) -m tests.matrix $(MATRIX)
+
+# PYTHONS="python3.12 /some/venv/bin/python" chooses others than the supported ones on PATH, and WHEEL_TORCH another torch.
+PYTHONS ?=
+WHEEL_TORCH ?= $(TORCH)
+wheels:
+	$(PYTHON) -m tests.wheels build $(PYTHONS)
+
+check-wheels: wheels
+	$(PYTHON) -m tests.wheels check $(PYTHONS) --torch '$(WHEEL_TORCH)'
 
 lint: $(STAMP)
 	$(RUN) -m ruff check .

@@ -202,7 +202,7 @@ def compile_kernels(
     in `unaligned` may lie anywhere. Raises Unsupported for what has no code.
     """
     if not available():
-        raise unsupported("triton-missing", "Triton is not installed: pip install ingot[gpu]")
+        raise unsupported("triton-missing", "Triton is not installed: pip install triton")
     start = perf_counter()
     shapes: dict[Kernel, Kernel] = {}
     aligned: dict[Kernel, tuple[bool, ...]] = {}  # which parameters are so at each launch
