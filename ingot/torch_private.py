@@ -289,6 +289,7 @@ peek_interpreter_stack = find("torch._C._functorch.peek_interpreter_stack", ALL)
 predispatch_add_batch_dim = find("torch._functorch.predispatch._add_batch_dim")
 predispatch_remove_batch_dim = find("torch._functorch.predispatch._remove_batch_dim")
 remove_batch_dim = find("torch._C._functorch._remove_batch_dim")
+scan_op = find("torch._higher_order_ops.scan")
 set_inplace_requires_grad_allowed = find("torch._C._functorch.set_inplace_requires_grad_allowed")
 slice_argnums = find("torch._functorch.eager_transforms._slice_argnums")
 temporarily_clear_interpreter_stack = find(

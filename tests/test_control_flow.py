@@ -101,15 +101,43 @@ def test_one_graph(name: str) -> None:
     torch.testing.assert_close(ingot.compile(WHOLE[name], fullgraph=True)(X), WHOLE[name](X))
 
 
-def scan_columns(x: Tensor) -> Any:
-    rows = x.repeat(4, 1).tril()
-    return scan(lambda c, x: (c + x, c * x), torch.zeros(4), rows, dim=1)
+ALONG: dict[str, Callable[[Tensor], Any]] = {
+    "columns": lambda x: scan(lambda c, x: (c + x, c * x), x[:, 0, 0] * 0, x[:, :, 0], dim=1),
+    "the last": lambda x: scan(lambda c, x: (c + x, c * x), x[:, :, 0] * 0, x, dim=-1),
+    "reversed": lambda x: scan(
+        lambda c, x: (c + x, c * x), x[:, 0] * 0, x, dim=1, reverse=True
+    ),
+    "of trees": lambda x: scan(
+        lambda c, x: (c + x[0], {"a": c * x[1], "b": c.sum()}), x[:, 0] * 0, [x, x * 2], dim=1
+    ),
+    "many": lambda x: scan(
+        lambda c, x: (c * 0.9 + x, c * x), x[:, 0] * 0, x.repeat(1, 30, 1), dim=1
+    ),
+}  # fmt: skip
+OUTSIDE: dict[str, Callable[[Tensor], Any]] = {
+    "no such dimension": lambda x: scan(lambda c, x: (c + x, c), x[0] * 0, x, dim=3),
+    "of no rank": lambda x: scan(lambda c, x: (c + x[0], c), x[0] * 0, [x, x[0, 0, 0]], dim=1),
+}
 
 
-def test_other_scans_break_the_graph() -> None:
-    compiled = ingot.compile(scan_columns)
-    for x in (X, X * 3):
-        torch.testing.assert_close(compiled(x), scan_columns(x))
+@pytest.mark.parametrize("with_gradients", [False, True])
+@pytest.mark.parametrize("name", ALONG)
+def test_scans_along_other_dimensions(name: str, with_gradients: bool) -> None:
+    cube, function = torch.linspace(-1, 1, 24).view(2, 3, 4), ALONG[name]
+    compiled = ingot.compile(function, fullgraph=torch.__version__ >= "2.13")
+    for x in (cube, cube * 3):
+        found = outcome(compiled, x, with_gradients)
+        torch.testing.assert_close(found, outcome(function, x, with_gradients))
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_errors_of_scans_are_eagers(name: str) -> None:
+    x, errors = torch.ones(2, 3, 4), []
+    for function in (OUTSIDE[name], ingot.compile(OUTSIDE[name])):
+        with pytest.raises(Exception) as raised:
+            function(x)
+        errors.append((raised.type, str(raised.value)))
+    assert errors[0] == errors[1]
 
 
 # -- where data decide -----------------------------------------------------------------------------

@@ -45,7 +45,7 @@ from ingot.graph.control_ops import Cond, Look, Scan, WhileLoop
 from ingot.graph.geometry import contiguous
 from ingot.graph.nodes import fake_result
 from ingot.graph.symbols import to_expr
-from ingot.torch_private import tree_leaves, tree_map, tree_map_only
+from ingot.torch_private import scan_op, tree_leaves, tree_map, tree_map_only
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -327,11 +327,37 @@ def _scan(
     return carry, tree_map(lambda *items: torch.stack(items), *outputs)
 
 
+_MOVES_BACK = torch.__version__ >= "2.13"
+"""Whether what is stacked lies along the dimension that is scanned, which it does not in 2.11."""
+
+
+def _scan_along(
+    combine_fn: Any, init: Any, xs: Any, *, dim: int, reverse: bool = False
+) -> tuple[Any, Any]:
+    leaves = tree_leaves(xs)
+    if not leaves:
+        return init, []
+    rank = leaves[0].ndim
+    if not -rank <= dim < rank:
+        left_to_eager()
+    dim %= rank
+    for leaf in leaves:
+        if leaf.ndim <= dim:
+            left_to_eager()
+    carry, stacked = scan_op(
+        combine_fn, init, tree_map(lambda x: x.movedim(dim, 0), xs), reverse=reverse
+    )
+    return carry, tree_map(lambda t: t.movedim(0, dim) if dim < t.ndim else t, stacked)
+
+
 @means("torch._higher_order_ops.scan.scan", how=How.UNREALIZED)
 def scan(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     if "dim" in kwargs and session.known(kwargs["dim"]) != 0:
-        # along which dimension the results are stacked then is another matter in each torch
-        raise session.unsupported("whole-function", "scan() along another dimension than the first")
+        if not _MOVES_BACK:
+            raise session.unsupported(
+                "whole-function", "scan() along another dimension, in torch 2.11"
+            )
+        return session.inline(_outside(session, _scan_along), args, kwargs)
     bound = _arguments(session, _scan, args, kwargs)
     xs = session.deep(bound["xs"])
     if not _is_long(xs):
