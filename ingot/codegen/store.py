@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,7 +97,7 @@ class Store:
     def _make_room(self, folder: int, size: int) -> None:
         if self._room <= 0 or self._room_bytes < size:
             entries = sorted(_entries(folder))
-            total = sum(entry.size for entry in entries)
+            total = sum(map(attrgetter("size"), entries))
             if len(entries) >= self._most_files or total + size > self._most_bytes:
                 most = self._most_files // 2, min(self._most_bytes // 2, self._most_bytes - size)
                 while entries and (len(entries) > most[0] or total > most[1]):

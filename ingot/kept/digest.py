@@ -8,11 +8,13 @@ compiles it. What the digest cannot tell apart is not kept.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import platform
 import sys
 from collections.abc import Iterator
 from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,7 +48,7 @@ def key_of(captured: Captured, options: Options) -> str:
         _versions(),
         _surroundings(),
         (options.mode, options.numerics, options.memory_budget),
-        tuple(_facts_of_inputs([i.fake for i in captured.inputs])),
+        tuple(_facts_of_inputs(list(map(attrgetter("fake"), captured.inputs)))),
         tuple(_facts_of_nodes(captured.graph_module.graph)),
         repr(sorted(captured.graph_module.meta.items())),
     )
@@ -119,8 +121,9 @@ def _surroundings() -> tuple[Any, ...]:
         if name.startswith("INGOT_") and name not in _WITHOUT_EFFECT:
             variables.append((name, value))
     state = read_global_state()
-    if any(not isinstance(mode, torch.device) for mode in state.function_modes):
-        raise NotKept("a mode sees its operations")
+    for mode in state.function_modes:
+        if not isinstance(mode, torch.device):
+            raise NotKept("a mode sees its operations")
     processors = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     )
@@ -153,6 +156,7 @@ _KNOWN = frozenset(
 
 def _facts_of_inputs(fakes: list[Any]) -> Iterator[tuple[Any, ...]]:
     storages: dict[int, int] = {}
+    numbers = dict(zip(map(id, fakes), itertools.count()))
     for fake in fakes:
         if type(fake) is not FakeTensor or not vars(fake).keys() <= _KNOWN:
             raise NotKept(f"it is given a {type(fake).__name__} that is no plain tensor")
@@ -172,7 +176,7 @@ def _facts_of_inputs(fakes: list[Any]) -> Iterator[tuple[Any, ...]]:
             storages.setdefault(storage_key(fake), len(storages)),
             _known_size(fake.meta.untyped_storage().nbytes()),
             fake._version,
-            next((k for k, other in enumerate(fakes) if other is base), None),
+            numbers.get(id(base)),
         )
 
 

@@ -158,7 +158,7 @@ def _decoded(whole: bytes) -> str:
     return whole.decode("utf-8", "surrogatepass")
 
 
-_ORD = {letter: ord(letter) for letter in "ifct"}
+_ORD = dict(zip("ifct", b"ifct"))
 _WORDS = {ord("n"): None, ord("T"): True, ord("F"): False}
 _SEQUENCES: dict[int, Callable[[list[Any]], Any]] = {ord("U"): tuple, ord("L"): list}
 _TEXTS: dict[int, Callable[[bytes], Any]] = {

@@ -32,7 +32,7 @@ def name_of(thing: Any) -> str:
 
 
 _TRUSTED = frozenset({"torch", "ingot", "builtins", "operator", "_operator", "math"})
-_BUILTIN = tuple([f"torch{room}" for room in ("", "._C", "._C._nn", "._C._special", "._C._linalg")])
+_BUILTIN = tuple(map("torch{}".format, ("", "._C", "._C._nn", "._C._special", "._C._linalg")))
 """Where built-in functions lie that do not say so."""
 
 

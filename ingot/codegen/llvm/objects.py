@@ -71,14 +71,19 @@ def _processors() -> int:
 def objects_of(texts: Sequence[str], target: Target, seconds: dict[str, float]) -> list[bytes]:
     """An object file of each text. Adds the seconds of the stages, those of the slowest text."""
     start, store = perf_counter(), store_in("llvm")
-    keys = [_key(text, target) for text in texts]
-    known = {key: store.get(key) for key in keys}
-    missing = [text for key, text in zip(keys, texts) if known[key] is None]
+    known, missing = [], []
+    for text in texts:
+        known.append(store.get(_key(text, target)))
+        if known[-1] is None:
+            missing.append(text)
     seconds["look up"] = perf_counter() - start
-    for text, image in zip(missing, _generated(missing, target, seconds)):
-        known[_key(text, target)] = image
-        store.put(_key(text, target), image)
-    return [image for image in map(known.get, keys) if image is not None]
+    generated, objects = iter(_generated(missing, target, seconds)), []
+    for text, image in zip(texts, known):
+        if image is None:
+            image = next(generated)
+            store.put(_key(text, target), image)
+        objects.append(image)
+    return objects
 
 
 _LEVEL = 2  # of optimization
