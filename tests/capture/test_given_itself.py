@@ -78,7 +78,10 @@ def outcome(call: Callable[..., Any], container: Any) -> str:
         result, _ = call(container, torch.ones(2))
     except Exception as error:
         result = f"{type(error).__name__}: {error}"
-    return repr((result, container, result is container))
+    try:
+        return repr((result, container, result is container))
+    except RecursionError:  # a Counter holds itself under a slice, which can be a key since 3.12
+        return f"{type(result)}, {len(container)}"
 
 
 @pytest.mark.parametrize("action", ACTIONS)
