@@ -32,6 +32,7 @@ ENVIRONMENTS = (
     "python3.11:torch==2.15.0",
     "python3.12:torch==2.13.0",
     "python3.13:torch==2.13.0",
+    "python3.14:torch==2.13.0",
 )
 
 TESTS = (
