@@ -97,7 +97,7 @@ def tried(environment: str, tests: list[str]) -> bool:
             site = installed(python, Path(folder))
             command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
             run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(site)})
-    except subprocess.CalledProcessError as error:
+    except (subprocess.CalledProcessError, FileNotFoundError) as error:
         print(f"-- {environment}: {error}")
         return False
     print(f"-- {environment}: {time.perf_counter() - start:.0f} s", flush=True)
