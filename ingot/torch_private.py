@@ -480,7 +480,7 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     ),
     "torch.optim.Optimizer": (
         # to make one takes seconds
-        SCALERS, SimpleNamespace(**vars(torch.optim.Optimizer).get("__annotations__", {})),
+        SCALERS, SimpleNamespace(**getattr(torch.optim.Optimizer, "__annotations__", {})),
         ("_optimizer_step_post_hooks", "_optimizer_step_pre_hooks"),
     ),
 }  # fmt: skip

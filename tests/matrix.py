@@ -32,6 +32,7 @@ ENVIRONMENTS = (
     "python3.11:torch==2.15.0",
     "python3.12:torch==2.13.0",
     "python3.13:torch==2.13.0",
+    "python3.14:torch==2.13.0",
 )
 
 TESTS = (
@@ -96,7 +97,7 @@ def tried(environment: str, tests: list[str]) -> bool:
             site = installed(python, Path(folder))
             command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
             run(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(site)})
-    except subprocess.CalledProcessError as error:
+    except (subprocess.CalledProcessError, FileNotFoundError) as error:
         print(f"-- {environment}: {error}")
         return False
     print(f"-- {environment}: {time.perf_counter() - start:.0f} s", flush=True)

@@ -184,7 +184,7 @@ def without_addresses(seen: tuple[Any, ...]) -> Any:
 
 
 def is_no_address(argument: Any) -> bool:
-    return not isinstance(argument, int) or argument < 1 << 30
+    return not isinstance(argument, int) or argument < 1 << 24
 
 
 def stored_in(ttir: str) -> set[str]:

@@ -28,6 +28,7 @@ from ingot.capture.steps import (
     STEPS,
     Step,
     behind_steps,
+    bound_exit_step,
     call_step,
     caller_function,
     spread_call_step,
@@ -216,6 +217,8 @@ def _broken(session: Session, frame: InterpreterFrame) -> _Broken:
     if instruction.op not in STEPS:
         raise session.unsupported("instruction", f"a graph break at {instruction.op}", action=SKIP)
     step = STEPS[instruction.op](instruction)
+    if step.peeks == (1, 5) and stack[-4] is not NULL:
+        step = bound_exit_step(step)
     below = len(stack) - step.pops
     peeked = []
     for depth in step.peeks:
@@ -230,7 +233,8 @@ def _broken_call(session: Session, instruction: Instruction, stack: list[Value])
     above = stack[len(stack) - popped :]
     callee, args = _without_markers(above[:2]), above[2:]
     if spread:
-        step = spread_call_step(len(callee) - 1, instruction.arg)
+        args = _without_markers(args)  # in place of keywords
+        step = spread_call_step(len(callee) - 1, len(args) == 2)
     else:
         names: tuple[str, ...] = ()
         if with_names:

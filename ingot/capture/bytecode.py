@@ -12,9 +12,10 @@ exception tables and continuations count on it.
 from __future__ import annotations
 
 import dis
+import opcode
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from inspect import (
     CO_ASYNC_GENERATOR,
@@ -110,7 +111,8 @@ _SAME = frozenset(
     """
     LOAD_FAST STORE_FAST DELETE_FAST LOAD_DEREF STORE_DEREF DELETE_DEREF MAKE_CELL COPY_FREE_VARS
     LOAD_CONST LOAD_NAME STORE_NAME DELETE_NAME STORE_GLOBAL DELETE_GLOBAL LOAD_FAST_AND_CLEAR
-    LOAD_CLASSDEREF POP_TOP COPY SWAP NOP PUSH_NULL PUSH_NULL_BELOW
+    LOAD_CLASSDEREF LOAD_LOCALS LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS
+    POP_TOP COPY SWAP NOP PUSH_NULL PUSH_NULL_BELOW
     STORE_ATTR DELETE_ATTR BINARY_SUBSCR STORE_SUBSCR DELETE_SUBSCR
     UNARY_NEGATIVE UNARY_NOT UNARY_INVERT UNARY_POSITIVE TO_BOOL IS_OP CONTAINS_OP
     BUILD_TUPLE BUILD_LIST BUILD_SET BUILD_MAP BUILD_CONST_KEY_MAP BUILD_STRING BUILD_SLICE
@@ -118,8 +120,8 @@ _SAME = frozenset(
     UNPACK_SEQUENCE GET_ITER GET_LEN MATCH_MAPPING MATCH_SEQUENCE MATCH_KEYS MATCH_CLASS
     JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP FOR_ITER
     CALL CALL_KW CALL_FUNCTION_EX RETURN_VALUE SET_FUNCTION_ATTRIBUTE
-    FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE
-    RAISE_VARARGS RERAISE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH BEFORE_WITH WITH_EXCEPT_START
+    FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE BUILD_INTERPOLATION BUILD_TEMPLATE
+    RAISE_VARARGS RERAISE PUSH_EXC_INFO POP_EXCEPT CHECK_EXC_MATCH BEFORE_WITH LOAD_SPECIAL
     YIELD_VALUE GET_YIELD_FROM_ITER SEND CLEANUP_THROW RETURN_GENERATOR STOPITERATION_ERROR
     IMPORT_NAME IMPORT_FROM LOAD_BUILD_CLASS SETUP_ANNOTATIONS
     """.split()
@@ -131,7 +133,9 @@ _BRANCHES = [f"POP_JUMP_IF_{test}" for test in ("TRUE", "FALSE", "NONE", "NOT_NO
 _RENAMED = {
     "LOAD_CLOSURE": "LOAD_FAST",
     "LOAD_FAST_CHECK": "LOAD_FAST",
-    "LOAD_FROM_DICT_OR_DEREF": "LOAD_CLASSDEREF",
+    "LOAD_FAST_BORROW": "LOAD_FAST",
+    "LOAD_SMALL_INT": "LOAD_CONST",
+    "POP_ITER": "POP_TOP",
     "ASYNC_GEN_WRAP": "UNSUPPORTED",
     "JUMP_FORWARD": "JUMP",
     "JUMP_BACKWARD": "JUMP",
@@ -141,7 +145,9 @@ for _branch in _BRANCHES:
     for _way in ("FORWARD", "BACKWARD"):
         _RENAMED[_branch.replace("_IF", f"_{_way}_IF")] = _branch
 
-_DROPPED = frozenset({"RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "RESUME_CHECK", "KW_NAMES"})
+_DROPPED = frozenset(
+    {"RESUME", "PRECALL", "CACHE", "EXTENDED_ARG", "RESUME_CHECK", "KW_NAMES", "NOT_TAKEN"}
+)
 
 _INPLACE = {
     "+": operator.iadd, "&": operator.iand, "//": operator.ifloordiv, "<<": operator.ilshift,
@@ -165,6 +171,8 @@ _CONVERSIONS: dict[int, Callable[[Any], str]] = {1: str, 2: repr, 3: ascii}
 _COMPARE_SHIFT = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
 _MARKER: Emitted = [("PUSH_NULL_BELOW" if VERSION < (3, 13) else "PUSH_NULL", None)]
 """The marker of a call without self, beneath the callable or above it."""
+_COMMON_CONSTANTS: Sequence[Any] = getattr(opcode, "_common_constants", ())
+_SPECIAL_METHODS: Sequence[str] = getattr(opcode, "_special_method_names", ())
 
 
 def _callable(op: str, since: tuple[int, int] = (3, 11)) -> Callable[[dis.Instruction], Emitted]:
@@ -179,6 +187,8 @@ def _callable(op: str, since: tuple[int, int] = (3, 11)) -> Callable[[dis.Instru
 
 def _binary_op(ins: dis.Instruction) -> Emitted:
     symbol, functions = ins.argrepr, _BINARY
+    if symbol == "[]":
+        return [("BINARY_SUBSCR", None)]
     if symbol.endswith("="):
         symbol, functions = symbol[:-1], _INPLACE
     return [("BINARY_OP", functions[symbol])]
@@ -212,6 +222,11 @@ def _make_function(ins: dis.Instruction) -> Emitted:
     return [("MAKE_FUNCTION", None), *[("SET_FUNCTION_ATTRIBUTE", flag) for flag in flags]]
 
 
+def _has_keywords(ins: dis.Instruction) -> bool:
+    """Whether a place for `**kwargs` is on the stack: since 3.14 always, perhaps with a NULL."""
+    return VERSION >= (3, 14) or bool((ins.arg or 0) & 1)
+
+
 def _two_slots(first: str, second: str) -> Callable[[dis.Instruction], Emitted]:
     return lambda ins: [(first, ins.arg >> 4), (second, ins.arg & 15)]  # type: ignore[operator]
 
@@ -230,7 +245,12 @@ _SPELLED_OUT: dict[str, Callable[[dis.Instruction], Emitted]] = {
     "RETURN_CONST": lambda ins: [("LOAD_CONST", ins.argval), ("RETURN_VALUE", None)],
     "LOAD_ASSERTION_ERROR": lambda ins: [("LOAD_CONST", AssertionError)],
     "MAKE_FUNCTION": _make_function,
+    "LOAD_COMMON_CONSTANT": lambda ins: [("LOAD_CONST", _COMMON_CONSTANTS[ins.arg or 0])],
+    # the method is always bound here: where CPython has a function, `self` stands above it
+    "LOAD_SPECIAL": lambda ins: [("LOAD_SPECIAL", _SPECIAL_METHODS[ins.arg or 0]), *_MARKER],
+    "WITH_EXCEPT_START": lambda ins: [("WITH_EXCEPT_START", 4 if VERSION < (3, 14) else 5)],
     "LOAD_FAST_LOAD_FAST": _two_slots("LOAD_FAST", "LOAD_FAST"),
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": _two_slots("LOAD_FAST", "LOAD_FAST"),
     "STORE_FAST_LOAD_FAST": _two_slots("STORE_FAST", "LOAD_FAST"),
     "STORE_FAST_STORE_FAST": _two_slots("STORE_FAST", "STORE_FAST"),
     "CALL_INTRINSIC_1": lambda ins: [
@@ -238,16 +258,16 @@ _SPELLED_OUT: dict[str, Callable[[dis.Instruction], Emitted]] = {
     ],
     "CALL_INTRINSIC_2": lambda ins: [("UNSUPPORTED", f"intrinsic {ins.arg}")],
     "UNPACK_EX": lambda ins: [("UNPACK_EX", ((ins.arg or 0) & 255, (ins.arg or 0) >> 8))],
-    "CALL_FUNCTION_EX": lambda ins: [("CALL_FUNCTION_EX", bool((ins.arg or 0) & 1))],
+    "CALL_FUNCTION_EX": lambda ins: [("CALL_FUNCTION_EX", _has_keywords(ins))],
     "END_FOR": lambda ins: [("POP_TOP", None)],  # never reached: FOR_ITER jumps beyond it
-    "LOAD_LOCALS": lambda ins: [],  # LOAD_FROM_DICT_OR_DEREF of a class body takes it
     "END_SEND": lambda ins: [],  # SEND leaves the result alone, as in 3.11
 }
 
 _BY_ARG = frozenset(
     """
     LOAD_FAST STORE_FAST DELETE_FAST LOAD_DEREF STORE_DEREF DELETE_DEREF MAKE_CELL LOAD_CLOSURE
-    LOAD_FAST_CHECK LOAD_FAST_AND_CLEAR LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF IS_OP CONTAINS_OP
+    LOAD_FAST_CHECK LOAD_FAST_BORROW LOAD_FAST_AND_CLEAR LOAD_CLASSDEREF LOAD_FROM_DICT_OR_DEREF
+    IS_OP CONTAINS_OP
     """.split()
 )
 """Instructions whose raw argument is wanted, not what dis makes of it."""

@@ -20,6 +20,7 @@ from torch import fx
 import ingot.capture.rows  # noqa: F401 (found by way of tables)
 from ingot.capture import marks
 from ingot.capture.breaks import enter_chain, handled_here, leave
+from ingot.capture.bytecode import VERSION
 from ingot.capture.chain import Chain, Continuations
 from ingot.capture.graph_inputs import GraphInput
 from ingot.capture.guard_set import GuardSet
@@ -49,8 +50,9 @@ from ingot.errors import (
 from ingot.graph.ambient import snapshot
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.relations import reduced
+from ingot.native import _native
 from ingot.options import Options
-from ingot.reasons import PROGRAM_RAISES
+from ingot.reasons import PROGRAM_RAISES, SKIP
 
 
 @dataclass
@@ -236,6 +238,10 @@ class Attempt(NamedTuple):
 def _capture(enter: Enter, request: Request) -> Captured:
     """Captures by the first attempt that succeeds. Each starts over: no half-done instruction is
     ever undone."""
+    if not _native.KNOWS_FRAMES:
+        version = ".".join(map(str, VERSION))
+        sentence = f"the instructions of Python {version} are not known"
+        raise unsupported("instruction", sentence, action=SKIP)
     attempt = Attempt()
     while True:
         try:

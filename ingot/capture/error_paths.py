@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import is_same_constant
 from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.sources import AttrSource
-from ingot.capture.values.base import LazyValue, Raised, Value
+from ingot.capture.values.base import NULL, LazyValue, Raised, Value
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.objects import ObjectValue, instance_dict, is_data_descriptor
 from ingot.capture.values.sequences import TupleValue
@@ -190,9 +190,11 @@ class _Walk:
             raise _Unclear
         return result
 
-    def leave_with(self, frame: InterpreterFrame, _: Any) -> None:
+    def leave_with(self, frame: InterpreterFrame, depth: int) -> None:
         """The `__exit__` of a context manager; none of torch's handles an error."""
-        leave = frame.stack[-4]
+        leave = frame.stack[-depth]
+        if depth == 5 and frame.stack[-4] is not NULL:
+            raise _Unclear
         if type(leave) is LazyValue and type(leave.object) is not MethodType:
             # of a class written in C: that it may handle errors is not worth a guard
             raise _Unclear

@@ -19,6 +19,7 @@ from ingot.capture.values.base import NULL, LazyValue, NotConstant, Raised, Valu
 from ingot.capture.values.constant import LITERALS, ConstantValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.errors import Unsupported
+from ingot.native import _native
 from ingot.serial import safe_point
 
 if TYPE_CHECKING:
@@ -145,7 +146,8 @@ class InterpreterFrame:
             return False
         del self.stack[handler.depth :]
         if handler.push_index:
-            self.push(ConstantValue(self.index - 1))
+            unit = self.program.instructions[self.index - 1].offset // 2
+            self.push(ConstantValue(_native.LastInstruction(unit)))
         self.push(raised.value)
         self.index = handler.target
         return True

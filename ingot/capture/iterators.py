@@ -13,6 +13,7 @@ import itertools
 import operator
 from typing import Any
 
+from ingot.capture.bytecode import VERSION
 from ingot.capture.meanings import How, means
 from ingot.capture.polyfills import _MISSING, class_member, fails
 from ingot.native import _native
@@ -228,7 +229,7 @@ class reversed_(Iterator):
         raise StopIteration from None
 
     def __length_hint__(self) -> Any:
-        if self.ended:
+        if self.ended or self.position < 0 and VERSION >= (3, 14):
             return 0
         length, left = len(self.sequence), self.position + 1
         return 0 if length < left else left

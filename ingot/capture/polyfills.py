@@ -491,6 +491,8 @@ class CachedFunction:
 @_replaces(collections._count_elements)  # type: ignore[attr-defined]
 def count_elements(mapping: Any, iterable: Any) -> None:
     for element in iterable:
+        if type(element).__hash__ is None:
+            hash(element)  # whose error does not speak of keys
         mapping[element] = mapping.get(element, 0) + 1
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from ingot.capture.bytecode import VERSION
 from ingot.capture.iterators import Iterator as IteratorInC
 from ingot.capture.values.base import (
     Arguments,
@@ -22,9 +23,11 @@ from ingot.capture.values.base import (
 )
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue
+from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.keys import dict_key, member_key
 from ingot.capture.values.mappings import DictObject
 from ingot.capture.values.objects import ObjectValue
-from ingot.capture.values.sequences import ListValue, SequenceValue
+from ingot.capture.values.sequences import ListValue, SequenceValue, TupleValue
 from ingot.capture.values.sets import SetValue
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.origins import is_trusted
@@ -95,6 +98,13 @@ class Reading:
         if isinstance(value, SequenceValue):
             return ListValue(value.items, list)
         return ListValue(self.elements(value, sized=True), list)
+
+    def tuple_of(self: Session, value: Value) -> TupleValue:  # type: ignore[misc]
+        """A tuple of the elements of an iterable, which Python 3.14 does not ask for a length."""
+        value = self.realize(value)
+        if VERSION < (3, 14) or isinstance(value, SequenceValue):
+            return TupleValue(self.list_of(value).items, tuple)
+        return TupleValue(self.elements(value), tuple)
 
     def items_of(self: Session, value: Value, message: str) -> list[Value]:  # type: ignore[misc]
         """PySequence_Fast: the items of a list or tuple, the elements of another iterable;
@@ -168,7 +178,7 @@ class Reading:
         a set the members are taken, whatever a subclass says of them."""
         for element in self.elements(self._as_set(value)):
             member = self.realize(element)
-            yield member.key(self), member
+            yield member_key(self, member), member
 
     def _as_set(self: Session, value: Value) -> Value:  # type: ignore[misc]
         """The plain set that an instance of a subclass holds; other values as they are."""
@@ -249,15 +259,26 @@ class Reading:
             if prior_keys is not None and key.key(self) in prior_keys:
                 raise KeyTaken(key)
             item = value.get_item(self, key)
-            yield key.key(self), item
+            yield dict_key(self, key), item
 
     def _pairs_read(self: Session, value: Value) -> Entries:  # type: ignore[misc]
         for position, pair in enumerate(self.elements(value)):
             element = f"dictionary update sequence element #{position}"
-            items = self.items_of(pair, f"cannot convert {element} to a sequence")
+            items = self._items_of_pair(pair, element)
             if len(items) != 2:
                 raise self.raised(ValueError, f"{element} has length {len(items)}; 2 is required")
-            yield self.realize(items[0]).key(self), items[1]
+            yield dict_key(self, self.realize(items[0])), items[1]
+
+    def _items_of_pair(self: Session, pair: Value, element: str) -> list[Value]:  # type: ignore[misc]
+        if VERSION < (3, 14):
+            return self.items_of(pair, f"cannot convert {element} to a sequence")
+        try:
+            return self.items_of(pair, "object is not iterable")
+        except Raised as raised:
+            if raised.is_a(TypeError) and isinstance(raised.value, ExceptionValue):
+                note = f"Cannot convert {element} to a sequence"
+                raised.value.method_add_note(self, ConstantValue(note))
+            raise
 
     def ordered_entries_read(self: Session, value: Value) -> Entries:  # type: ignore[misc]
         """The entries of a mapping, or of an iterable of pairs, as OrderedDict reads them."""

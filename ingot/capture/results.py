@@ -460,6 +460,8 @@ class Results:
                 fields["__defaults__"] = TupleValue(value.defaults, tuple)
             if value.keyword_defaults:
                 fields["__kwdefaults__"] = DictValue(value.keyword_defaults.items(), dict)
+            if value.annotate is not NONE:
+                fields["__annotate__"] = value.annotate
             if value.annotations is not NONE:
                 fields["__annotations__"] = value.annotation_dict(self.session)
             for field in fields.items():

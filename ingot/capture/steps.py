@@ -15,6 +15,7 @@ from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 from ingot.capture.bytecode import Instruction
+from ingot.capture.values.base import full_name
 
 END = object()
 """What the step of FOR_ITER gives at the end of the loop."""
@@ -93,6 +94,22 @@ def _merge(ins: Instruction) -> Step:
     return Step(1, "a1.update((lambda **named: named)(**a1, **a0))", (ins.arg,), results=0)
 
 
+_ERROR = "type(a0), a0, a0.__traceback__"
+
+
+def bound_exit_step(step: Step) -> Step:
+    """WITH_EXCEPT_START where the `__exit__` is a function, and its `self` is beside it."""
+    return Step(0, f"return a1(a2, {_ERROR})", (*step.peeks, 4))
+
+
+def _interpolation(ins: Instruction) -> Step:
+    """A field of a t-string: the value, its text, and perhaps a format."""
+    conversion = (None, "s", "r", "a")[ins.arg >> 2]
+    if ins.arg & 1:
+        return Step(3, f"return interpolation(a0, a1, {conversion!r}, a2)")
+    return Step(2, f"return interpolation(a0, a1, {conversion!r})")
+
+
 _RAISES = {0: (0, "raise"), 1: (1, "raise a0"), 2: (2, "raise a0 from a1")}
 
 STEPS: dict[str, Callable[[Instruction], Step]] = {
@@ -135,7 +152,10 @@ STEPS: dict[str, Callable[[Instruction], Step]] = {
     "CONVERT_VALUE": _applied(1),
     "BUILD_STRING": lambda ins: Step(ins.arg, f"return ''.join([{_operands(ins.arg)}])"),
     "BEFORE_WITH": _value(1, "return enter(a0)", results=2),
-    "WITH_EXCEPT_START": _value(0, "return a1(type(a0), a0, a0.__traceback__)", (1, 4)),
+    "LOAD_SPECIAL": _value(1, "return special(a0, {!r})"),
+    "WITH_EXCEPT_START": lambda ins: Step(0, f"return a1({_ERROR})", (1, ins.arg)),
+    "BUILD_INTERPOLATION": _interpolation,
+    "BUILD_TEMPLATE": _value(2, "return template(a0, a1)"),
     "CHECK_EXC_MATCH": _value(1, "return matches(a1, a0)", (1,)),
     "RAISE_VARARGS": lambda ins: Step(*_RAISES[ins.arg], results=0),
     "POP_JUMP_IF_TRUE": _jump(True),
@@ -178,6 +198,41 @@ def _enter(manager: Any) -> tuple[Any, Any]:
     if hasattr(leave, "__get__"):
         leave = leave.__get__(manager, cls)
     return leave, cls.__enter__(manager)
+
+
+def _special(manager: Any, name: str) -> Any:
+    """A method that `with` calls, as Python 3.14 asks for it."""
+    cls = type(manager)
+    method: Any = END
+    for base in reversed(cls.__mro__):
+        method = vars(base).get(name, method)
+    if method is END:
+        message = f"'{full_name(cls)}' object does not support the context manager protocol"
+        hint = ""
+        if hasattr(cls, "__aenter__") and hasattr(cls, "__aexit__"):
+            hint = (
+                " but it supports the asynchronous context manager protocol."
+                " Did you mean to use 'async with'?"
+            )
+        raise TypeError(f"{message} (missed {name} method){hint}")
+    if hasattr(type(method), "__get__"):
+        return method.__get__(manager, cls)
+    return method
+
+
+def _interpolated(*parts: Any) -> Any:
+    from string.templatelib import Interpolation  # type: ignore[import-not-found] # since 3.14
+
+    return Interpolation(*parts)
+
+
+def _template(texts: tuple[str, ...], fields: tuple[Any, ...]) -> Any:
+    from string.templatelib import Template  # type: ignore[import-not-found] # since 3.14
+
+    parts = [texts[0]]
+    for field, text in zip(fields, texts[1:]):
+        parts += field, text
+    return Template(*parts)
 
 
 def _import_from(module: Any, name: str) -> Any:
@@ -226,6 +281,7 @@ def behind_steps(traceback: TracebackType | None) -> TracebackType | None:
 # which the user's globals may call something else
 _BUILTINS = ("bool", "format", "globals", "iter", "next", "type")
 _HELPERS = {"END": END, "enter": _enter, "import_from": _import_from, "matches": _matches}
+_HELPERS |= {"special": _special, "interpolation": _interpolated, "template": _template}
 _HELPERS |= {name: getattr(builtins, name) for name in _BUILTINS}
 
 

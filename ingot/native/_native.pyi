@@ -94,6 +94,9 @@ _verify_shortcuts: Callable[[bool], bool]
 _forbid_watching: Callable[[bool], bool]
 
 NULL: Any
+KNOWS_FRAMES: bool
+
+class LastInstruction(int): ...
 
 def resume(
     function: FunctionType,

@@ -10,6 +10,8 @@
    they are for a while. See docs/internals/capture.md. */
 #include "frames_parts.h"
 
+#if INGOT_KNOWS_FRAMES
+
 #include "stance.h"
 #include "work.h"
 
@@ -142,12 +144,12 @@ static int find_way_out(void) {
 static PyObject *retire(PyThreadState *thread, Frame *frame, PyObject *result) {
     PyCodeObject *code = code_of(frame);
     for (int i = 0; i < code->co_nlocalsplus; i++)
-        Py_CLEAR(frame->localsplus[i]);
+        clear_place(&frame->localsplus[i]);
     set_code(frame, way_out);
     thread->datastack_top = (PyObject **)frame + way_out->co_framesize;
     Py_DECREF(code);
-    frame->localsplus[0] = result;
-    frame->stacktop = result != NULL;
+    frame->localsplus[0] = place_of(result);
+    set_places_taken(frame, result != NULL);
     set_position(frame, result == NULL
                             ? -1
                             : way_out_return); /* before its start: a frame no traceback shows */
@@ -229,7 +231,7 @@ static PyObject *call_entry(PyObject *entry, PyObject *first, const Frame *frame
     arguments[1] = first;
     arguments[2] = (PyObject *)function_of(frame);
     for (Py_ssize_t i = 0; i < count; i++)
-        arguments[i + 3] = frame->localsplus[i];
+        arguments[i + 3] = object_in(frame->localsplus[i]);
     PyObject *result = NULL;
     if (Py_EnterRecursiveCall(" in a compiled function") == 0) {
         size_t given = (size_t)count + 1 + (first != NULL);
@@ -641,3 +643,5 @@ int ingot_frames_hook_register(PyObject *module) {
 #endif
     return find_way_out() < 0 ? -1 : PyModule_AddFunctions(module, methods);
 }
+
+#endif

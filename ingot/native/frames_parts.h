@@ -3,13 +3,26 @@
 #ifndef INGOT_FRAMES_PARTS_H
 #define INGOT_FRAMES_PARTS_H
 
+#include "frames_known.h"
+
+#if INGOT_KNOWS_FRAMES
 #include "frames_versions.h"
+#else
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#endif
 
 /* The object `_native.NULL`: an unbound local variable, a NULL on the operand stack, no decision.
  * Lives for ever. */
 extern PyObject *ingot_null;
 
+/* The class `_native.LastInstruction` of the number that CPython keeps on the operand stack while
+ * an exception is handled: the unit of the instruction that raised it. A subclass of int. */
+extern PyTypeObject *ingot_last_instruction;
+
 #define IS_NULL(object) ((object) == ingot_null)
+
+#if INGOT_KNOWS_FRAMES
 
 /* Code as the compiler wrote it: neither specialized nor instrumented, caches zero. */
 typedef struct {
@@ -45,13 +58,19 @@ static inline bool ingot_is_plain(PyObject *object) {
 /* Whether there are instances of the tensor classes among the arguments (of which none need be
  * there), in the closure, or among the first few things that a container or an instance there
  * holds. No exception is set. */
-bool ingot_tensors_are_near(PyFunctionObject *function, PyObject *const *arguments,
-                            Py_ssize_t count);
+bool ingot_tensors_are_near(PyFunctionObject *function, const Place *arguments, Py_ssize_t count);
 
 /* Takes a tuple of classes. */
 int ingot_set_tensor_classes(PyObject *wanted);
 
 /* Adds tensors_are_near. */
 int ingot_frames_tensors_register(PyObject *module);
+
+#else
+
+/* Adds all that the others would. */
+int ingot_frames_unknown_register(PyObject *module);
+
+#endif
 
 #endif

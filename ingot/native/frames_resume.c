@@ -6,6 +6,8 @@
    operand stack and position, and lets CPython run it. */
 #include "frames_parts.h"
 
+#if INGOT_KNOWS_FRAMES
+
 /* -- what a frame is to hold ------------------------------------------------------------------- */
 
 typedef struct {
@@ -106,17 +108,29 @@ static State *new_state(PyObject *function, Py_ssize_t offset, PyObject *slots, 
     return state;
 }
 
+/* Steals an operand. */
+static Place operand_of(PyObject *value) {
+#if PYTHON_3_14
+    if (value != NULL && Py_IS_TYPE(value, ingot_last_instruction)) {
+        long unit = PyLong_AsLong(value);
+        Py_DECREF(value);
+        return place_of_number(unit);
+    }
+#endif
+    return place_of(value);
+}
+
 /* Moves the values into a frame that does not run. What the frame held, dummies or the cells made
  * for them, goes. */
 static void move_values(State *state, Frame *frame) {
     for (int i = 0; i < state->locals; i++) {
-        PyObject *dummy = frame->localsplus[i];
-        frame->localsplus[i] = state->values[i];
-        Py_XDECREF(dummy);
+        Place dummy = frame->localsplus[i];
+        frame->localsplus[i] = place_of(state->values[i]);
+        clear_place(&dummy);
     }
-    for (int i = 0; i < state->depth; i++)
-        frame->localsplus[state->locals + i] = state->values[state->locals + i];
-    frame->stacktop = state->locals + state->depth;
+    for (int i = state->locals; i < state->locals + state->depth; i++)
+        frame->localsplus[i] = operand_of(state->values[i]);
+    set_places_taken(frame, state->locals + state->depth);
     state->locals = state->depth = 0; /* nothing is left to free */
 }
 
@@ -337,10 +351,10 @@ static bool has_begun_or_not(const PyGenObject *generator) {
 }
 
 static void drop_stack(Frame *frame) {
-    int locals = code_of(frame)->co_nlocalsplus, top = frame->stacktop;
-    frame->stacktop = locals;
+    int locals = code_of(frame)->co_nlocalsplus, top = places_taken(frame);
+    set_places_taken(frame, locals);
     for (int i = locals; i < top; i++)
-        Py_CLEAR(frame->localsplus[i]);
+        clear_place(&frame->localsplus[i]);
 }
 
 static PyObject *restore_generator(PyObject *Py_UNUSED(module), PyObject *args) {
@@ -416,10 +430,25 @@ static PyObject *finish_generator(PyObject *Py_UNUSED(module), PyObject *object)
     Py_RETURN_NONE;
 }
 
-static PyObject *tuple_of(PyObject *const *values, int count) {
+/* A new reference, or NULL with an exception set. */
+static PyObject *object_for(Place place) {
+#if PYTHON_3_14
+    if (has_number(place))
+        return PyObject_CallFunction((PyObject *)ingot_last_instruction, "l", number_in(place));
+#endif
+    PyObject *object = object_in(place);
+    return Py_NewRef(object == NULL ? ingot_null : object);
+}
+
+static PyObject *tuple_of(const Place *places, int count) {
     PyObject *tuple = PyTuple_New(count);
-    for (int i = 0; tuple != NULL && i < count; i++)
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(values[i] == NULL ? ingot_null : values[i]));
+    for (int i = 0; tuple != NULL && i < count; i++) {
+        PyObject *object = object_for(places[i]);
+        if (object == NULL)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, i, object);
+    }
     return tuple;
 }
 
@@ -444,7 +473,7 @@ static PyObject *generator_state(PyObject *Py_UNUSED(module), PyObject *object) 
     Frame *frame = frame_of_generator(generator);
     PyFunctionObject *function = function_of(frame);
     PyObject *handled = generator->gi_exc_state.exc_value;
-    PyObject *values = values_of(frame, frame->stacktop - code_of(frame)->co_nlocalsplus);
+    PyObject *values = values_of(frame, places_taken(frame) - code_of(frame)->co_nlocalsplus);
     if (values == NULL)
         return NULL;
     PyObject *state =
@@ -508,3 +537,5 @@ static PyMethodDef methods[] = {
 int ingot_frames_resume_register(PyObject *module) {
     return PyModule_AddFunctions(module, methods);
 }
+
+#endif

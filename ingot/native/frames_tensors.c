@@ -2,6 +2,8 @@
    in a container or an instance there. Runs no code of the user's, and makes no `__dict__`. */
 #include "frames_parts.h"
 
+#if INGOT_KNOWS_FRAMES
+
 #define FEW 16 /* of what a container holds */
 
 static PyObject *classes; /* a tuple of classes written in Python, or NULL: as if it were empty */
@@ -99,11 +101,12 @@ static bool holds_tensors(PyObject *value) {
     return any_attribute(value);
 }
 
-bool ingot_tensors_are_near(PyFunctionObject *function, PyObject *const *arguments,
-                            Py_ssize_t count) {
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (arguments[i] != NULL && !ingot_is_plain(arguments[i]) && holds_tensors(arguments[i]))
+bool ingot_tensors_are_near(PyFunctionObject *function, const Place *arguments, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *argument = object_in(arguments[i]);
+        if (argument != NULL && !ingot_is_plain(argument) && holds_tensors(argument))
             return true;
+    }
     PyObject *closure = function->func_closure;
     for (Py_ssize_t i = 0; closure != NULL && i < PyTuple_GET_SIZE(closure); i++) {
         PyObject *held = PyCell_GET(PyTuple_GET_ITEM(closure, i));
@@ -118,9 +121,15 @@ static PyObject *tensors_are_near(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!PyArg_ParseTuple(args, "O!O!:tensors_are_near", &PyFunction_Type, &function, &PyTuple_Type,
                           &arguments))
         return NULL;
-    return PyBool_FromLong(ingot_tensors_are_near((PyFunctionObject *)function,
-                                                  ((PyTupleObject *)arguments)->ob_item,
-                                                  PyTuple_GET_SIZE(arguments)));
+    Py_ssize_t count = PyTuple_GET_SIZE(arguments);
+    Place *places = PyMem_New(Place, (size_t)count + 1);
+    if (places == NULL)
+        return PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < count; i++)
+        places[i] = lent_place(PyTuple_GET_ITEM(arguments, i));
+    bool near = ingot_tensors_are_near((PyFunctionObject *)function, places, count);
+    PyMem_Free(places);
+    return PyBool_FromLong(near);
 }
 
 static PyMethodDef methods[] = {
@@ -143,3 +152,5 @@ int ingot_frames_tensors_register(PyObject *module) {
         return -1;
     return PyModule_AddFunctions(module, methods);
 }
+
+#endif

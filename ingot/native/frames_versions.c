@@ -1,6 +1,10 @@
 #include "frames_parts.h"
 
-#if PYTHON_3_13
+#if !INGOT_KNOWS_FRAMES
+
+/* nothing is raised where no frame is begun */
+
+#elif PYTHON_3_13
 
 /* When CPython 3.13 enters a frame with an exception, the line in the traceback is that of the
    frame's position, and the handler that of the unit before. Both must be those of one instruction,

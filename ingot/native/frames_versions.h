@@ -1,4 +1,4 @@
-/* CPython's frames from C, for 3.11 to 3.13: all that differs between the versions, and nothing
+/* CPython's frames from C, for 3.11 to 3.14: all that differs between the versions, and nothing
    else, is here.
 
    A *unit* is the index of a 16-bit code unit: the byte offsets of `dis` are twice that. The
@@ -20,6 +20,11 @@
 #include <internal/pycore_code.h>
 #include <internal/pycore_dict.h>
 #include <internal/pycore_frame.h>
+#if PY_VERSION_HEX >= 0x030e0000
+#include <internal/pycore_genobject.h>
+#include <internal/pycore_interpframe.h>
+#include <internal/pycore_stackref.h>
+#endif
 #include <internal/pycore_object.h>
 #if defined(__GNUC__)
 #pragma GCC diagnostic pop
@@ -27,15 +32,13 @@
 #include <opcode.h>
 #include <stdbool.h>
 
-#if PY_VERSION_HEX < 0x030b0000 || PY_VERSION_HEX >= 0x030e0000
-#error "the layout of frames is known for CPython 3.11 to 3.13"
-#endif
 #ifdef Py_GIL_DISABLED
 #error "frames are changed under the GIL: the free-threaded build is not supported"
 #endif
 
 #define PYTHON_3_12 (PY_VERSION_HEX >= 0x030c0000)
 #define PYTHON_3_13 (PY_VERSION_HEX >= 0x030d0000)
+#define PYTHON_3_14 (PY_VERSION_HEX >= 0x030e0000)
 
 typedef _PyInterpreterFrame Frame;
 
@@ -55,11 +58,75 @@ typedef _PyInterpreterFrame Frame;
 #define is_finalizing _Py_IsFinalizing
 #endif
 
+/* -- a place of a frame ------------------------------------------------------------------------ */
+
+/* What holds a local variable or an operand. Since 3.14 the low bits of the pointer say whether the
+ * place owns the object, and a place may have a number in it: where an exception was raised. */
+#if PYTHON_3_14
+
+typedef _PyStackRef Place;
+
+/* Borrowed; NULL where the place is empty. It must have no number. */
+static inline PyObject *object_in(Place place) { return PyStackRef_AsPyObjectBorrow(place); }
+
+/* For as long as somebody else owns the object, which may be NULL. */
+static inline Place lent_place(PyObject *object) {
+    return object == NULL ? PyStackRef_NULL : PyStackRef_FromPyObjectBorrow(object);
+}
+
+/* Steals the object, which may be NULL. */
+static inline Place place_of(PyObject *object) {
+    return object == NULL ? PyStackRef_NULL : PyStackRef_FromPyObjectSteal(object);
+}
+
+static inline bool has_number(Place place) { return PyStackRef_IsTaggedInt(place); }
+static inline long number_in(Place place) { return (long)PyStackRef_UntagInt(place); }
+static inline Place place_of_number(long number) { return PyStackRef_TagInt(number); }
+
+static inline void clear_place(Place *place) {
+    Place before = *place;
+    *place = PyStackRef_NULL;
+    if (!has_number(before))
+        PyStackRef_XCLOSE(before);
+}
+
+#else
+
+typedef PyObject *Place;
+
+static inline PyObject *object_in(Place place) { return place; }
+static inline Place lent_place(PyObject *object) { return object; }
+static inline Place place_of(PyObject *object) { return object; }
+static inline void clear_place(Place *place) { Py_CLEAR(*place); }
+
+#endif
+
+/* How many places have something in them: the local variables, and those of the operand stack that
+ * are taken. */
+static inline int places_taken(const Frame *frame) {
+#if PYTHON_3_14
+    return (int)(frame->stackpointer - frame->localsplus);
+#else
+    return frame->stacktop;
+#endif
+}
+
+static inline void set_places_taken(Frame *frame, int count) {
+#if PYTHON_3_14
+    frame->stackpointer = frame->localsplus + count;
+#else
+    frame->stacktop = count;
+#endif
+}
+
 /* -- what a frame is of ------------------------------------------------------------------------ */
 
 /* Borrowed; NULL for a frame that runs no code object. */
 static inline PyCodeObject *code_of(const Frame *frame) {
-#if PYTHON_3_13
+#if PYTHON_3_14
+    PyObject *executable = object_in(frame->f_executable);
+    return executable != NULL && PyCode_Check(executable) ? (PyCodeObject *)executable : NULL;
+#elif PYTHON_3_13
     return PyCode_Check(frame->f_executable) ? (PyCodeObject *)frame->f_executable : NULL;
 #else
     return frame->f_code;
@@ -69,7 +136,9 @@ static inline PyCodeObject *code_of(const Frame *frame) {
 #if PYTHON_3_12
 /* The caller owns the code that was there. */
 static inline void set_code(Frame *frame, PyCodeObject *code) {
-#if PYTHON_3_13
+#if PYTHON_3_14
+    frame->f_executable = place_of(Py_NewRef(code));
+#elif PYTHON_3_13
     frame->f_executable = Py_NewRef(code);
 #else
     frame->f_code = (PyCodeObject *)Py_NewRef(code);
@@ -79,7 +148,9 @@ static inline void set_code(Frame *frame, PyCodeObject *code) {
 
 /* Borrowed; NULL where there is none. */
 static inline PyFunctionObject *function_of(const Frame *frame) {
-#if PYTHON_3_12
+#if PYTHON_3_14
+    PyObject *function = object_in(frame->f_funcobj);
+#elif PYTHON_3_12
     PyObject *function = frame->f_funcobj;
 #else
     PyObject *function = (PyObject *)frame->f_func;
@@ -132,7 +203,11 @@ static inline void set_position(Frame *frame, int unit) {
 }
 
 static inline Frame *frame_of_generator(PyGenObject *generator) {
+#if PYTHON_3_14
+    return &generator->gi_iframe;
+#else
     return (Frame *)generator->gi_iframe;
+#endif
 }
 
 static inline bool is_suspended(const PyGenObject *generator) {

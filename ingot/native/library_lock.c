@@ -39,19 +39,36 @@ static int call_back(LibraryLock *lock, Py_ssize_t which) {
     return 0;
 }
 
-static PyObject *library_lock_enter(LibraryLock *lock, PyObject *Py_UNUSED(ignored)) {
-    if (ingot_lock_take(lock->lock) < 0)
-        return NULL;
-    if (call_back(lock, 0) == 0)
-        Py_RETURN_NONE;
-    ingot_lock_let_go(lock->lock);
-    return NULL;
-}
-
 static PyObject *library_lock_exit(LibraryLock *lock, PyObject *Py_UNUSED(raised)) {
     int status = call_back(lock, 1);
     ingot_lock_let_go(lock->lock);
     return status < 0 ? NULL : Py_NewRef(Py_None);
+}
+
+/* From 3.14 on CPython runs the handlers of signals once `__enter__` has returned, before the block
+   has begun that would leave. So those that wait run here. -1 with an exception set: the lock is
+   not taken. */
+static int handle_signals(LibraryLock *lock) {
+#if PY_VERSION_HEX >= 0x030E0000
+    if (PyErr_CheckSignals() == 0)
+        return 0;
+    PyObject *raised = PyErr_GetRaisedException();
+    Py_XDECREF(library_lock_exit(lock, NULL));
+    PyErr_SetRaisedException(raised); /* in place of what a callback raises */
+    return -1;
+#else
+    (void)lock;
+    return 0;
+#endif
+}
+
+static PyObject *library_lock_enter(LibraryLock *lock, PyObject *Py_UNUSED(ignored)) {
+    if (ingot_lock_take(lock->lock) < 0)
+        return NULL;
+    if (call_back(lock, 0) == 0)
+        return handle_signals(lock) < 0 ? NULL : Py_NewRef(Py_None);
+    ingot_lock_let_go(lock->lock);
+    return NULL;
 }
 
 static PyObject *library_lock_register(LibraryLock *lock, PyObject *args) {

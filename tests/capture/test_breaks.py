@@ -675,5 +675,6 @@ def test_operations_under_a_manager_written_in_c_do_not_break_the_graph() -> Non
     tracked = Tracked(fn, backend="eager")
     tracked(X)
     breaks = [str(c.break_) for c in tracked.compiler.compilations if c.break_ is not None]
-    assert len(breaks) == 2
-    assert "'__enter__'" in breaks[0] and "'__exit__'" in breaks[1]
+    assert "'__enter__'" in breaks[-2] and "'__exit__'" in breaks[-1]
+    # from 3.14 on the methods are found by instructions of their own, before they are called
+    assert len(breaks) == (2 if sys.version_info < (3, 14) else 4)

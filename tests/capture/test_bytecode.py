@@ -93,7 +93,7 @@ def test_stack_stays_cpythons():
     real instructions."""
     code = compile("f(a.b(1), k=2)[1:2]", "<t>", "eval")
     real = sum(dis.stack_effect(i.opcode, i.arg) for i in dis.get_instructions(code))
-    assert real in (-1, 0)
+    assert real in (-1, 0, 1)  # 3.14 counts what RETURN_VALUE leaves
     assert sum(i.op.startswith("PUSH_NULL") for i in normalize(code).instructions) == 2
 
 

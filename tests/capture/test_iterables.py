@@ -164,9 +164,11 @@ def test_a_reversed_object_in_its_place() -> None:
         (-1, False, ""),
         (2, True, ""),
     ):
+        # 3.14 does not ask where it stands before the first
+        asks = not ended and (index >= 0 or sys.version_info < (3, 14))
         made = _native.reversed_at(sequence, index, ended)
         assert type(made) is reversed and gc.is_tracked(made)
-        assert operator.length_hint(made) == len(expected) and len(asked) == (not ended)
+        assert operator.length_hint(made) == len(expected) and len(asked) == asks
         assert "".join(made) == expected and "".join(made) == ""
         asked.clear()
     del made

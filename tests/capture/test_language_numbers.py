@@ -32,7 +32,7 @@ def integer_arithmetic(x, y):
         int(3.9), int(-3.9), int("  12 "), int("1_000"), int(True), n.bit_length(), (5).bit_count(),
         n.to_bytes(2, "big"), int.from_bytes(b"\x01\x02", "little"), (3).real, (3).imag,
         (3).numerator, n.conjugate(), (6).as_integer_ratio(), True + True, True & False, True ^ 1,
-        -True, ~True, isinstance(True, int), int("-7"), 0x10, 1 if n else 0,
+        -True, isinstance(True, int), int("-7"), 0x10, 1 if n else 0,
     )  # fmt: skip
 
 

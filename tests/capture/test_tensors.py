@@ -432,7 +432,7 @@ def functional_derivatives(x: Tensor, y: Tensor) -> Any:
     return gradient + 1, value, tangent, torch.func.jacrev(lambda a: a**2)(x[0])
 
 
-@broken("")
+@whole
 def conditional(x: Tensor, y: Tensor) -> Any:
     return torch.cond(x.sum() > 0, lambda a: a + 1, lambda a: a - 1, (x,))
 

@@ -8,7 +8,8 @@ import copyreg
 import dis
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ingot.native import _native
@@ -141,6 +142,28 @@ def depths(fn: Callable[..., Any]) -> dict[int, int]:
 def copied(values: tuple[Any, ...], held: list[Any]) -> Any:
     """A deep copy. Of what is held, by itself or in a cell, exceptions keep their traceback, cause
     and context, and functions get cells of their own."""
+    with _functions_are_copied():
+        return _copied(values, held)
+
+
+@contextmanager
+def _functions_are_copied() -> Iterator[None]:
+    """From 3.14 on deepcopy does not look for functions in its memo."""
+    kept: set[type] = getattr(copy, "_atomic_types", set())
+    dispatch: dict[type, Any] = copy._deepcopy_dispatch  # type: ignore[attr-defined]
+    if types.FunctionType not in kept:
+        yield
+        return
+    kept.discard(types.FunctionType)
+    dispatch[types.FunctionType] = lambda function, memo: function
+    try:
+        yield
+    finally:
+        del dispatch[types.FunctionType]
+        kept.add(types.FunctionType)
+
+
+def _copied(values: tuple[Any, ...], held: list[Any]) -> Any:
     memo: dict[int, Any] = {}
     in_cells = [
         cell.cell_contents

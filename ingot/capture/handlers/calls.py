@@ -6,7 +6,7 @@ from typing import Any
 
 from ingot.capture.handlers.containers import callee_text, is_iterable
 from ingot.capture.interpreter import InterpreterFrame, handles
-from ingot.capture.values.base import Keywords, Value
+from ingot.capture.values.base import NULL, Keywords, Value
 from ingot.capture.values.keys import ArgumentName, plain_key
 from ingot.capture.values.objects import IdentityKey
 
@@ -49,7 +49,7 @@ def _unpacked(frame: InterpreterFrame, args: Value) -> list[Value]:
     if not is_iterable(args):
         text = callee_text(frame, 1)
         raise session.raised(TypeError, f"{text} argument after * must be an iterable, not {kind}")
-    return session.unpacked(args)
+    return session.tuple_of(args).items
 
 
 def _name(frame: InterpreterFrame, key: Any) -> Any:
@@ -68,8 +68,8 @@ def _name(frame: InterpreterFrame, key: Any) -> Any:
 @handles("CALL_FUNCTION_EX")
 def call_function_ex(frame: InterpreterFrame, has_keywords: bool) -> InterpreterFrame | None:
     entries: Keywords = {}
-    if has_keywords:
-        entries = frame.session.entries_of(frame.pop())
+    if has_keywords and (keywords := frame.pop()) is not NULL:
+        entries = frame.session.entries_of(keywords)
     kwargs = {}
     for key, value in entries.items():
         kwargs[_name(frame, key)] = value

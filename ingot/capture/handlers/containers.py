@@ -12,6 +12,7 @@ from ingot.capture.values.base import NULL, Raised, Value, type_name
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.exceptions import ExceptionValue
+from ingot.capture.values.keys import dict_key
 from ingot.capture.values.sequences import ListValue, SequenceValue, SliceValue, TupleValue
 
 
@@ -35,7 +36,7 @@ def build_map(frame: InterpreterFrame, count: int) -> None:
     session, flat = frame.session, frame.pop_many(2 * count)
     keys = []
     for key in flat[::2]:
-        keys.append(session.realize(key).key(session))
+        keys.append(dict_key(session, session.realize(key)))
     frame.push(DictValue(zip(keys, flat[1::2]), dict))
 
 
@@ -53,7 +54,7 @@ def build_slice(frame: InterpreterFrame, count: int) -> None:
 
 @handles("LIST_TO_TUPLE")
 def list_to_tuple(frame: InterpreterFrame, _: Any) -> None:
-    frame.push(TupleValue(frame.session.list_of(frame.pop()).items, tuple))
+    frame.push(frame.session.tuple_of(frame.pop()))
 
 
 def _method(name: str) -> Any:
@@ -160,15 +161,24 @@ def callee_text(frame: InterpreterFrame, depth: int) -> str:
 
 @handles("UNPACK_SEQUENCE")
 def unpack_sequence(frame: InterpreterFrame, count: int) -> None:
-    items = _first_items(frame, frame.pop(), count + 1)
+    value = frame.pop()
+    items = _first_items(frame, value, count + 1)
     if len(items) != count:
         problem = f"not enough values to unpack (expected {count}, got {len(items)})"
         if len(items) > count:
-            problem = f"too many values to unpack (expected {count})"
-            if VERSION >= (3, 14):
-                raise frame.session.unsupported("instruction", problem)
+            problem = f"too many values to unpack (expected {count}{_found(frame, value)})"
         raise frame.session.raised(ValueError, problem)
     frame.stack.extend(reversed(items))
+
+
+def _found(frame: InterpreterFrame, value: Value) -> str:
+    """How many there are, as Python 3.14 tells of containers that know it."""
+    if VERSION < (3, 14) or value.python_type() not in (list, tuple, dict):
+        return ""
+    length = value.length(frame.session)
+    if isinstance(length, Value):
+        length = frame.session.known(length)
+    return f", got {length}"
 
 
 def _first_items(frame: InterpreterFrame, value: Value, limit: int) -> list[Value]:

@@ -8,7 +8,7 @@ from ingot.capture.bytecode import VERSION
 from ingot.capture.guards import MISSING
 from ingot.capture.handlers.calls import push_call
 from ingot.capture.interpreter import InterpreterFrame, handles
-from ingot.capture.values.base import Raised, Value, type_name
+from ingot.capture.values.base import NULL, Raised, Value, full_name, type_name
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import INHERITED
@@ -110,13 +110,14 @@ def _special_method(frame: InterpreterFrame, manager: Value, name: str) -> Value
     except Raised as raised:
         if not raised.is_a(AttributeError):
             raise
-        kind = type_name(manager.python_type())
-        hint = ""
-        if name == "__exit__":
-            hint = " (missed __exit__ method)"
+        kind, hint = type_name(manager.python_type()), ""
         if VERSION >= (3, 14):
+            kind = full_name(manager.python_type())
+        if name == "__exit__" or VERSION >= (3, 14):
+            hint = f" (missed {name} method)"
+        if VERSION >= (3, 14) and hasattr(manager.python_type(), "__aenter__"):
             raise session.unsupported(
-                "exception", f"{manager.describe()} is no context manager"
+                "exception", f"{manager.describe()} is an asynchronous context manager"
             ) from None
         message = f"'{kind}' object does not support the context manager protocol{hint}"
         raise session.raised(TypeError, message) from None
@@ -130,11 +131,21 @@ def before_with(frame: InterpreterFrame, _: Any) -> InterpreterFrame | None:
     return push_call(frame, enter, [], {})
 
 
+@handles("LOAD_SPECIAL")
+def load_special(frame: InterpreterFrame, name: str) -> None:
+    if name not in ("__enter__", "__exit__"):
+        raise frame.session.unsupported("coroutine", "an asynchronous context manager")
+    frame.push(_special_method(frame, frame.pop(), name))
+
+
 @handles("WITH_EXCEPT_START")
-def with_except_start(frame: InterpreterFrame, _: Any) -> InterpreterFrame | None:
-    raised, leave = frame.peek(), frame.peek(4)
+def with_except_start(frame: InterpreterFrame, depth: int) -> InterpreterFrame | None:
+    raised, leave = frame.peek(), frame.peek(depth)
+    receiver = []
+    if depth == 5 and frame.stack[-4] is not NULL:
+        receiver.append(frame.stack[-4])
     traceback: Value = NONE
     if isinstance(raised, ExceptionValue):
         traceback = raised.traceback()
     cls = frame.session.wrap_constant(raised.python_type())
-    return push_call(frame, leave, [cls, raised, traceback], {})
+    return push_call(frame, leave, [*receiver, cls, raised, traceback], {})

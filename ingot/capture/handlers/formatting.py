@@ -28,6 +28,11 @@ def format_with_spec(frame: InterpreterFrame, _: Any) -> None:
     frame.push(text or ConstantValue(session.format_of(value, spec.constant())))
 
 
+@handles("BUILD_INTERPOLATION", "BUILD_TEMPLATE")
+def build_template(frame: InterpreterFrame, _: Any) -> None:
+    raise frame.session.unsupported("instruction", "a template string")
+
+
 @handles("BUILD_STRING")
 def build_string(frame: InterpreterFrame, count: int) -> None:
     frame.push(joined(frame.session, frame.pop_many(count)))

@@ -27,6 +27,8 @@ def set_function_attribute(frame: InterpreterFrame, flag: int) -> None:
         function.keyword_defaults = value.entries
     elif flag == 4:
         function.annotations = value
+    elif flag == 16:
+        function.annotate = value
     elif isinstance(value, TupleValue):
         function.cells = tuple(cell for cell in value.items if isinstance(cell, CellValue))
     frame.push(function)

@@ -8,6 +8,7 @@ from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue
+from ingot.capture.values.keys import dict_key
 from ingot.capture.values.sequences import TupleValue
 
 _SEQUENCE, _MAPPING, _MATCH_SELF = 1 << 5, 1 << 6, 1 << 22
@@ -36,7 +37,7 @@ def match_keys(frame: InterpreterFrame, _: Any) -> None:
     items: list[Value] = []
     for key in map(session.realize, session.unpacked(frame.peek())):
         if isinstance(subject, DictValue):
-            value = subject.find(session, key.key(session))
+            value = subject.find(session, dict_key(session, key))
         else:
             missing = ConstantValue(object())
             value = session.call(subject.get_attribute(session, "get"), [key, missing], {})

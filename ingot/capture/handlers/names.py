@@ -8,6 +8,7 @@ from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import NULL, Value
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.functions import CellValue
+from ingot.capture.values.local_members import ClassNames
 
 
 def _unbound(frame: InterpreterFrame, slot: int) -> Exception:
@@ -121,6 +122,41 @@ def load_class_deref(frame: InterpreterFrame, slot: int) -> None:
         frame.push(frame.names[name])
     else:
         load_deref(frame, slot)
+
+
+@handles("LOAD_LOCALS")
+def load_locals(frame: InterpreterFrame, _: Any) -> None:
+    if frame.names is None:
+        raise frame.session.unsupported("unbound-name", "the names of a module are asked for")
+    frame.push(ClassNames(frame.names))
+
+
+@handles("LOAD_FROM_DICT_OR_DEREF")
+def load_from_dict_or_deref(frame: InterpreterFrame, slot: int) -> None:
+    value = _in_namespace(frame, frame.program.names[slot])
+    if value is None:
+        load_deref(frame, slot)
+    else:
+        frame.push(value)
+
+
+@handles("LOAD_FROM_DICT_OR_GLOBALS")
+def load_from_dict_or_globals(frame: InterpreterFrame, name: str) -> None:
+    value = _in_namespace(frame, name)
+    if value is None:
+        load_global(frame, name)
+    else:
+        frame.push(value)
+
+
+def _in_namespace(frame: InterpreterFrame, name: str) -> Value | None:
+    """What the namespace of a class, which is on the stack, has under a name."""
+    names = frame.pop()
+    if isinstance(names, ClassNames):
+        return names.names.get(name)
+    if isinstance(names, DictValue):
+        return names.find(frame.session, name)
+    raise frame.session.unsupported("unbound-name", f"the name {name!r} in a namespace")
 
 
 @handles("LOAD_GLOBAL")

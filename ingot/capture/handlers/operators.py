@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from ingot.capture.bytecode import VERSION
 from ingot.capture.handlers.control import truth_at_branch
 from ingot.capture.interpreter import InterpreterFrame, OpcodeHandler, handles
 from ingot.capture.values.constant import ConstantValue
@@ -31,7 +32,14 @@ def _unary(function: Callable[[Any], Any]) -> OpcodeHandler:
 
 handles("UNARY_NEGATIVE")(_unary(operator.neg))
 handles("UNARY_POSITIVE")(_unary(operator.pos))
-handles("UNARY_INVERT")(_unary(operator.invert))
+
+
+@handles("UNARY_INVERT")
+def unary_invert(frame: InterpreterFrame, _: Any) -> None:
+    value = frame.pop()
+    if VERSION >= (3, 12) and value.python_type() is bool:
+        raise frame.session.unsupported("warning", "Python warns of ~ of a bool")
+    frame.push(value.unary(frame.session, operator.invert))
 
 
 @handles("UNARY_NOT")

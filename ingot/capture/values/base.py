@@ -315,7 +315,9 @@ class Value:
         cls = self.python_type()
         has_name = functools.partial(hasattr, cls)
         if not any(map(has_name, ("__contains__", "__iter__", "__getitem__"))):
-            raise session.raised(TypeError, f"argument of type '{type_name(cls)}' is not iterable")
+            raise session.raised(
+                TypeError, f"argument of type '{type_name(cls)}' is not {CONTAINER}"
+            )
         iterator = session.iterate(self)
         while (element := iterator.next(session)) is not None:
             if session.equal(session.realize(element), item):
@@ -433,6 +435,19 @@ NULL = NullValue()
 NO_DICT = ""
 if sys.version_info >= (3, 13):
     NO_DICT = " and no __dict__ for setting new attributes"
+
+
+CONTAINER = "iterable"
+if sys.version_info >= (3, 14):
+    CONTAINER = "a container or iterable"
+
+
+def not_in(session: Session, item: Value, method: str) -> str:
+    """The message of a method that has found no such item."""
+    kind = method.partition(".")[0]
+    if sys.version_info >= (3, 14):
+        return f"{method}(x): x not in {kind}"
+    return f"{session.text_of(item, repr)} is not in {kind}"
 
 
 def type_name(cls: type) -> str:

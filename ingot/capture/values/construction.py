@@ -439,7 +439,7 @@ def list_(session: Session, iterable: Value | None = None, /) -> Value:
 def tuple_(session: Session, iterable: Value | None = None, /) -> Value:
     if isinstance(iterable, TupleValue) and iterable.cls is tuple:
         return iterable
-    return TupleValue(session.list_of(iterable or NOTHING).items, tuple)
+    return session.tuple_of(iterable or NOTHING)
 
 
 @means(set)

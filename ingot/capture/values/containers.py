@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.effects import dict_base
 from ingot.capture.values.base import NULL, Leaf, Operator, UnaryOperator, Value, in_order
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.keys import argument_key, matching_key, ordered_key_error, plain_key
+from ingot.capture.values.keys import (
+    argument_key,
+    dict_key,
+    matching_key,
+    ordered_key_error,
+    plain_key,
+)
 from ingot.capture.values.objects import asks_once
 from ingot.capture.values.operator_methods import COMPARISONS, EQUALITIES
 from ingot.capture.values.sequences import SequenceValue, TupleValue
@@ -91,10 +97,10 @@ class DictValue(Hashed):
         return value
 
     def contains(self, session: Session, item: Value) -> bool:
-        return self.find(session, item.key(session)) is not None
+        return self.find(session, dict_key(session, item)) is not None
 
     def get_item(self, session: Session, key: Value) -> Value:
-        value = self.find(session, key.key(session))
+        value = self.find(session, dict_key(session, key))
         if value is not None:
             return value
         factory = session.realize(self.factory)
@@ -105,10 +111,16 @@ class DictValue(Hashed):
         return default
 
     def set_item(self, session: Session, key: Value, value: Value) -> None:
-        self.write(session, key.key(session), value)
+        self.write(session, self._changed_key(session, key), value)
+
+    def _changed_key(self, session: Session, key: Value) -> Any:
+        """The key of an entry that is set or deleted, for which OrderedDict asks by itself."""
+        if issubclass(self.cls, OrderedDict):
+            return key.key(session)
+        return dict_key(session, key)
 
     def delete_item(self, session: Session, key: Value) -> None:
-        if self.remove(session, key.key(session)) is None:
+        if self.remove(session, self._changed_key(session, key)) is None:
             raise session.raised(KeyError, key)
 
     # -- all of it ---------------------------------------------------------------------------------
@@ -169,10 +181,10 @@ class DictValue(Hashed):
         return DictView(self, "items")
 
     def method_get(self, session: Session, key: Value, default: Value = NONE) -> Value:
-        return self.find(session, key.key(session)) or default
+        return self.find(session, dict_key(session, key)) or default
 
     def method_pop(self, session: Session, key: Value, default: Value | None = None) -> Value:
-        value = self.remove(session, key.key(session)) or default
+        value = self.remove(session, self._changed_key(session, key)) or default
         if value is None:
             if self.cls is OrderedDict:
                 raise ordered_key_error(session, key)
@@ -192,7 +204,7 @@ class DictValue(Hashed):
 
     @asks_once
     def method_setdefault(self, session: Session, key: Value, default: Value = NONE) -> Value:
-        name = key.key(session)
+        name = dict_key(session, key)
         value = self.find(session, name)
         if value is None:
             self.write(session, name, default)
@@ -334,7 +346,7 @@ class DictView(Value):
         ):
             return False
         key, expected = map(session.realize, item.items)
-        value = self.owner.find(session, key.key(session))
+        value = self.owner.find(session, dict_key(session, key))
         return value is not None and session.equal(session.realize(value), expected)
 
     def binary(

@@ -4,6 +4,7 @@ lines, functions, stack levels."""
 
 from __future__ import annotations
 
+import _warnings
 import builtins
 import functools
 import logging
@@ -264,14 +265,25 @@ def _warn_as_from(
     warnings.warn_explicit(message, category, filename, line, module, registry, source=source)
 
 
-_FILTERS_MUTATED = vars(warnings)["_filters_mutated"]
+_FILTERS_MUTATED = vars(warnings)["_filters_mutated"]  # from 3.14 on it takes a lock for the next
+_UNDER_LOCK = vars(warnings).get("_filters_mutated_lock_held")
 
 
-@means(_FILTERS_MUTATED, how=How.UNREALIZED)
+@means(*filter(None, (_FILTERS_MUTATED, _UNDER_LOCK)), how=How.UNREALIZED)
 def filters_mutated(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     """Part of warnings.catch_warnings: the filters, too, are set after the graph has run."""
     session.effects.defer(Operation(_FILTERS_MUTATED, ()))
     return NONE
+
+
+def _pass_lock(session: Session) -> Value:
+    """The lock that guards the filters is of no use to capture, which changes nothing."""
+    return NONE
+
+
+for _name in ("_acquire_lock", "_release_lock"):
+    if hasattr(_warnings, _name):
+        means(getattr(_warnings, _name))(_pass_lock)
 
 
 @means(warnings.warn, how=How.UNREALIZED)

@@ -22,6 +22,7 @@ from ingot.capture.values.base import (
     Value,
     alive,
     find_missing,
+    not_in,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.operator_methods import COMPARISONS
@@ -106,7 +107,7 @@ class DequeValue(Container):
         for i in range(start, stop):
             if session.equal(session.realize(self.elements[i]), item):
                 return ConstantValue(i)
-        raise session.raised(ValueError, f"{session.text_of(item, repr)} is not in deque")
+        raise session.raised(ValueError, not_in(session, item, "deque.index"))
 
     def method_count(self, session: Session, item: Value) -> Value:
         return session.count_of(self.elements, item)
@@ -159,7 +160,7 @@ class DequeValue(Container):
             if session.equal(session.realize(element), item):
                 self.change(session, "__delitem__", ConstantValue(i))
                 return NONE
-        raise session.raised(ValueError, f"{session.text_of(item, repr)} is not in deque")
+        raise session.raised(ValueError, not_in(session, item, "deque.remove"))
 
     def method_extend(self, session: Session, items: Value) -> Value:
         self._put_all(session, "append", items)

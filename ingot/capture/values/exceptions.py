@@ -7,6 +7,7 @@ import operator
 from types import GetSetDescriptorType, MemberDescriptorType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from ingot.capture.bytecode import VERSION
 from ingot.capture.effects import Operation
 from ingot.capture.sources import AttrSource, Source
 from ingot.capture.steps import user_function
@@ -272,7 +273,10 @@ class ExceptionValue(ObjectValue):
     def method_add_note(self, session: Session, note: Value) -> Value:
         if not issubclass(note.python_type(), str):
             kind = type_name(note.python_type())
-            raise session.raised(TypeError, f"note must be a str, not '{kind}'")
+            message = f"note must be a str, not '{kind}'"
+            if VERSION >= (3, 14):
+                message = f"add_note() argument must be str, not {kind}"
+            raise session.raised(TypeError, message)
         notes = self.own_attribute(session, "__notes__")
         if notes is None:
             notes = session.list_of(session.tuple_of_values([]))

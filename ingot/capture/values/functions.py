@@ -80,8 +80,8 @@ class FunctionValue(OutsideOrMade):
     made during capture."""
 
     __slots__ = (
-        "annotations", "attributes", "cells", "code", "defaults", "fields", "keyword_defaults",
-        "namespace",
+        "annotate", "annotations", "attributes", "cells", "code", "defaults", "fields",
+        "keyword_defaults", "namespace",
     )  # fmt: skip
 
     def __init__(self, code: CodeType, namespace: dict[str, Any]) -> None:
@@ -91,6 +91,7 @@ class FunctionValue(OutsideOrMade):
         self.defaults: list[Value] = []
         self.keyword_defaults: dict[str, Value] = {}
         self.annotations: Value = NONE  # a tuple of names and annotations in turn, or a dict
+        self.annotate: Value = NONE  # what makes them when they are asked for (Python 3.14)
         self.attributes: dict[str, Value] = {}  # its `__dict__`
         # what was set of what every function has: `__name__`, `__doc__`, ...
         self.fields: dict[str, Value] = {}
@@ -171,7 +172,7 @@ class FunctionValue(OutsideOrMade):
             if self.object is None:
                 return session.realize(_NEW_FUNCTION_FIELDS[name](self, session))
             return session.realize(self._slot(session, name))
-        if hasattr(FunctionType, name):
+        if _has_field(name):
             return super().get_attribute(session, name)
         if self.object is None:
             own = self.attributes.get(name)
@@ -183,7 +184,10 @@ class FunctionValue(OutsideOrMade):
 
     def annotation_dict(self, session: Session) -> Value:
         """Its `__annotations__`, if it was made during capture."""
-        if self.annotations is NONE:
+        if self.annotations is NONE and self.annotate is not NONE:
+            answer = session.call(self.annotate, [ConstantValue(1)], {})  # Format.VALUE
+            self.annotations, self.annotate = session.realize(answer), NONE
+        elif self.annotations is NONE:
             self.annotations = session.dict_of_values({})
         elif self.annotations.python_type() is tuple:
             flat = session.unpacked(self.annotations)
@@ -198,7 +202,7 @@ class FunctionValue(OutsideOrMade):
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         if self.object is not None:
-            if hasattr(FunctionType, name):
+            if _has_field(name):
                 super().set_attribute(session, name, value)
             session.effects.set_own(session, self, self.object, name, value)
         elif name in ("__name__", "__qualname__", "__doc__", "__module__"):
@@ -207,12 +211,14 @@ class FunctionValue(OutsideOrMade):
                 raise session.raised(TypeError, f"{name} must be set to a string object")
             self.fields[name] = value
         elif name == "__annotations__":
-            self.annotations = session.realize(value)
+            self.annotations, self.annotate = session.realize(value), NONE
+        elif name == "__annotate__":
+            self.annotations, self.annotate = NONE, session.realize(value)
         elif name == "__defaults__":
             self.defaults = []
             if session.realize(value).identity() is not None:
                 self.defaults = session.unpacked(value)
-        elif hasattr(FunctionType, name) and name != "__type_params__":
+        elif _has_field(name) and name != "__type_params__":
             raise session.unsupported(
                 "attribute", f"attribute {name!r} of {self.describe()} is set"
             )
@@ -224,7 +230,7 @@ class FunctionValue(OutsideOrMade):
     def delete_attribute(self, session: Session, name: str) -> None:
         if self.object is None and self.attributes.pop(name, None) is not None:
             return
-        if hasattr(FunctionType, name):
+        if _has_field(name):
             super().delete_attribute(session, name)
         if self.object is None or session.effects.own(session, self, self.object, name) is None:
             raise session.raised(AttributeError, f"'function' object has no attribute '{name}'")
@@ -560,6 +566,11 @@ _HARMLESS = frozenset(
 )
 
 
+def _has_field(name: str) -> bool:
+    """Whether every function has an attribute of this name outside of its `__dict__`."""
+    return name in vars(FunctionType) or hasattr(FunctionType, name)
+
+
 def _is_for_others(cls: Any) -> bool:
     return isinstance(cls, type) and not issubclass(GeneratorExit, cls)
 
@@ -622,6 +633,8 @@ _NEW_FUNCTION_FIELDS: dict[str, Callable[[FunctionValue, Session], Value]] = {
     ),
     "__module__": lambda f, session: session.wrap_global(f.namespace, "__name__") or NONE,
 }
+if "__annotate__" in vars(FunctionType):
+    _NEW_FUNCTION_FIELDS["__annotate__"] = lambda f, session: f.annotate
 if hasattr(FunctionType, "__type_params__"):
     _NEW_FUNCTION_FIELDS["__type_params__"] = lambda f, session: session.tuple_of_values([])
 """By name: the attributes that every function made during capture has, besides its `__dict__`.

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ingot.capture.bytecode import VERSION
 from ingot.capture.facts import is_plain_constant
-from ingot.capture.values.base import Keywords, Value
+from ingot.capture.values.base import Keywords, Raised, Value, full_name
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.objects import ContentKey, HashedKey, IdentityKey, ObjectValue
 from ingot.capture.values.sequences import TupleValue
@@ -27,6 +28,28 @@ def ordered_key_error(session: Session, key: Value) -> Exception:
 
 
 _PLAIN_KEYS = frozenset({str, int, bool, float, bytes, type(None)})
+
+
+def dict_key(session: Session, value: Value) -> Any:
+    """What stands for a value as a key of a dict."""
+    return _usable_key(session, value, "a dict key")
+
+
+def member_key(session: Session, value: Value) -> Any:
+    """What stands for a value as a member of a set."""
+    return _usable_key(session, value, "a set element")
+
+
+def _usable_key(session: Session, value: Value, purpose: str) -> Any:
+    """Its key. Since 3.14 Python tells what was to be done with an object that has no hash."""
+    try:
+        return value.key(session)
+    except Raised as raised:
+        if VERSION < (3, 14) or raised.value.python_type() is not TypeError:
+            raise
+        reason = session.text_of(raised.value, str)
+        kind = full_name(value.python_type())
+        raise session.raised(TypeError, f"cannot use '{kind}' as {purpose} ({reason})") from None
 
 
 def is_plain_key(key: Any) -> bool:

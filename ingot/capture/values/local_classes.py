@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.facts import is_plain_constant
 from ingot.capture.meanings import How, means
-from ingot.capture.values.base import Arguments, Keywords, LazyValue, Value, map_values
-from ingot.capture.values.constant import NONE
+from ingot.capture.values.base import Arguments, Keywords, LazyValue, Raised, Value, map_values
+from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.construction import class_is_made
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.functions import CellValue, FunctionValue
@@ -85,7 +85,7 @@ def build_class(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     names: dict[str, Value] = {}
     frame.names = names
     cell = frame.run()
-    names.pop("__classcell__", None)
+    _end_body(session, names)
     namespace = {}
     for key, value in names.items():
         namespace[key] = _raw(session, key, value)
@@ -93,6 +93,20 @@ def build_class(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     if isinstance(cell, CellValue):
         cell.content = cls
     return cls
+
+
+def _end_body(session: Session, names: dict[str, Value]) -> None:
+    """Takes what is meant for `type` out of a namespace. Python 3.14 makes annotations when they
+    are asked for; nobody can tell, as the class does not leave the graph."""
+    for cell in ("__classcell__", "__classdictcell__"):
+        names.pop(cell, None)
+    annotate = names.pop("__annotate_func__", None)
+    if annotate is None:
+        return
+    try:
+        names["__annotations__"] = session.call(annotate, [ConstantValue(1)], {})
+    except Raised:
+        raise class_is_made(session) from None
 
 
 def _base(session: Session, base: Value) -> Any:

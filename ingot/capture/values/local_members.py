@@ -35,3 +35,16 @@ def refuse_local_class(session: Session, cls: Any, what: str) -> None:
     """Refuses what looks at the stand-ins in a class that the program makes."""
     if isinstance(cls, type) and cls in session.state(LocalClasses).classes:
         raise session.unsupported("class-definition", f"{what} of a class that is defined")
+
+
+class ClassNames(Value):
+    """The namespace of a class whose body runs, as its annotations see it."""
+
+    __slots__ = ("names",)
+
+    def __init__(self, names: dict[str, Value]) -> None:
+        super().__init__()
+        self.names = names
+
+    def python_type(self) -> type:
+        return dict

@@ -12,7 +12,7 @@ from ingot.capture.sources import AttrSource, InstanceDictSource, Source
 from ingot.capture.values.base import NativeMethod, Operator, Rule, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.containers import DictValue
-from ingot.capture.values.keys import argument_key, plain_key
+from ingot.capture.values.keys import argument_key, dict_key, plain_key
 from ingot.capture.values.objects import ObjectValue, instance_dict
 from ingot.capture.values.outside_containers import OutsideDict
 
@@ -91,7 +91,7 @@ class DictObject(ObjectValue):
 
     def find(self, session: Session, key: Value) -> Value | None:
         """The item of a key, None where there is none."""
-        return self.item_dict.find(session, key.key(session))
+        return self.item_dict.find(session, dict_key(session, key))
 
     def bind(self, session: Session, raw: Any, name: str) -> Value:
         """A method of dict or OrderedDict works on the items."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.guards import MISSING
 from ingot.capture.sources import AttrSource, Source, find_in_class
 from ingot.capture.values.base import (
+    CONTAINER,
     NO_DICT,
     NULL,
     PASSES_ON,
@@ -421,7 +422,8 @@ class ObjectValue(OutsideOrMade):
             return session.truth(session.call(self.bind(session, raw, "__contains__"), [item], {}))
         if not self._is_iterable(session):
             raise session.raised(
-                TypeError, f"argument of type '{type_name(self.python_type())}' is not iterable"
+                TypeError,
+                f"argument of type '{type_name(self.python_type())}' is not {CONTAINER}",
             )
         return super().contains(session, item)
 

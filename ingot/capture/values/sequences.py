@@ -29,6 +29,7 @@ from ingot.capture.values.base import (
     alive,
     constants,
     in_order,
+    not_in,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.operator_methods import COMPARISONS, EQUALITIES
@@ -165,7 +166,7 @@ class SequenceValue(Container):
                 return ConstantValue(i)
         if isinstance(self, TupleValue):
             raise session.raised(ValueError, "tuple.index(x): x not in tuple")
-        raise session.raised(ValueError, f"{session.text_of(item, repr)} is not in list")
+        raise session.raised(ValueError, not_in(session, item, "list.index"))
 
     def method_count(self, session: Session, item: Value) -> Value:
         return session.count_of(self.items, item)

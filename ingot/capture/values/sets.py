@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.values.base import IteratorValue, Operator, Raised, Value, constants, in_order
 from ingot.capture.values.constant import NONE, ConstantValue
-from ingot.capture.values.keys import matching_key
+from ingot.capture.values.keys import matching_key, member_key
 from ingot.capture.values.objects import ContentKey, IdentityKey, asks_once
 from ingot.capture.values.operator_methods import COMPARISONS
 from ingot.capture.values.sequences import Container
@@ -106,9 +106,9 @@ class SetValue(Hashed):
     def _sought(session: Session, item: Value) -> Any:
         """The key of what is looked for: in the place of a set, a frozenset of its members."""
         if not issubclass(item.python_type(), set):
-            return item.key(session)
+            return member_key(session, item)
         try:
-            return item.key(session)
+            return member_key(session, item)
         except Raised as raised:
             if not raised.is_a(TypeError):
                 raise
@@ -212,7 +212,7 @@ class SetValue(Hashed):
         return NONE
 
     def method_add(self, session: Session, item: Value) -> Value:
-        self.add(session, item.key(session), item)
+        self.add(session, member_key(session, item), item)
         return NONE
 
     def method_discard(self, session: Session, item: Value) -> Value:
@@ -319,7 +319,7 @@ class SetValue(Hashed):
             return ConstantValue(not self.entries)
         # of a subclass too, as its iterator gives them
         for element in session.elements(other):
-            if self.holds(session, session.realize(element).key(session)):
+            if self.holds(session, member_key(session, session.realize(element))):
                 return ConstantValue(False)
         return ConstantValue(True)
 

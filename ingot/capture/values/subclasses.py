@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from types import MethodDescriptorType, SimpleNamespace, WrapperDescriptorType
 from typing import TYPE_CHECKING, Any
 
+from ingot.capture.bytecode import VERSION
 from ingot.capture.sources import Source
 from ingot.capture.values.base import NativeMethod, Value, find_missing, implemented
 from ingot.capture.values.constant import NONE, ConstantValue
@@ -92,7 +93,8 @@ class BuiltinObject(ObjectValue):
         base: Any = plain_base(self.cls)
         if make is repr and base in (set, frozenset, deque):  # which tell the name of the class
             content = session.textual(self.content)
-            if (content or base is deque) and self.overrides(session, "__iter__", "__len__"):
+            asks = base is deque or bool(content) and VERSION < (3, 14)
+            if asks and self.overrides(session, "__iter__", "__len__"):
                 return self._text_of_elements(session, getattr(content, "maxlen", None))
             most = []
             if base is deque:
