@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.bytecode import Handler, Program
 from ingot.capture.values.base import NULL, LazyValue, NotConstant, Raised, Value
 from ingot.capture.values.constant import LITERALS, ConstantValue
+from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
 from ingot.errors import Unsupported
 from ingot.native import _native
@@ -227,10 +228,21 @@ def _is_handled(session: Session, raised: Raised, bottom: int) -> bool:
     """Whether a frame from number `bottom` on handles an exception: it is the innermost one then,
     at its handler."""
     raised.where = raised.where or session.where
+    if raised.is_from_inside:
+        _come_through(session, raised)
     while not session.frames[-1].unwind(raised):
         if len(session.frames) == bottom:
             # raised on by whoever caught it: a frame that has it in a variable would hold it, and
             # it that
+            raised.is_from_inside = True
             return False
         session.leave(len(session.frames) - 1)
+        _come_through(session, raised)
     return True
+
+
+def _come_through(session: Session, raised: Raised) -> None:
+    """Adds the innermost frame to the traceback of an exception that one it called has raised."""
+    raised.is_from_inside = False
+    if isinstance(raised.value, ExceptionValue):
+        raised.value.come_through(session.frames[-1])

@@ -53,7 +53,9 @@ def building_order(value: SetValue) -> list[Any]:
 
 
 def give_traceback(error: BaseException, raiser: Any) -> None:
-    """Lets an exception be raised where the user's code raised it."""
+    """Lets an exception be raised where the user's code raised it, unless it has been."""
+    if error.__traceback__ is not None:
+        return
     try:
         raiser(error)
     except BaseException:
@@ -61,7 +63,10 @@ def give_traceback(error: BaseException, raiser: Any) -> None:
         error.__traceback__ = error.__traceback__.tb_next
 
 
-def traceback_of(error: BaseException) -> Any:
+def traceback_of(error: BaseException, raiser: Any) -> Any:
+    """The traceback of an exception, which `raiser` raises if it has not been raised yet."""
+    if raiser is not None:
+        give_traceback(error, raiser)
     return error.__traceback__
 
 

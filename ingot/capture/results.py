@@ -582,7 +582,7 @@ class Results:
             if others is not None:
                 others_tuple = self.session.tuple_of_values(others)
                 self._then(recipe, fields["args"].__set__, others_tuple)
-            if value.was_raised and value.raised_at is not None:
+            if value.has_place:
                 self._then(recipe, give_traceback, value.raiser())
             for name, item in value.remaining_base_fields().items():
                 self._then(recipe, fields[name].__set__, item)
@@ -590,6 +590,14 @@ class Results:
 
         self._later(fill)
         return recipe
+
+    def _traceback(self, value: TracebackValue) -> Recipe:
+        """Others may need it before the exception is filled."""
+        error = value.error
+        if not value.is_present:
+            raise self._alive(value)
+        raiser = error.raiser() if error.has_place else None
+        return self._call(traceback_of, error, raiser)
 
 
 def _of(function: Callable[..., Any], *names: str) -> Callable[[Results, Any], Recipe]:
@@ -641,7 +649,7 @@ RECIPES: dict[type, Callable[[Results, Any], Recipe]] = {
     StandIn: Results._stand_in,
     BuiltinObject: Results._builtin_object,
     IdentityNumber: _of(id, "owner"),
-    TracebackValue: _of(traceback_of, "error"),
+    TracebackValue: Results._traceback,
     TokenValue: Results._token,
     DictObject: Results._mapping,
     AttributesDict: _of(vars, "owner"),

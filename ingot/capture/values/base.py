@@ -68,6 +68,7 @@ class Raised(Exception):
         super().__init__(value)
         self.value = value
         self.where = ""
+        self.is_from_inside = False  # whether frames that have been left raised it
 
     def is_a(self, *classes: type) -> bool:
         """Whether it is an instance of one of these classes."""

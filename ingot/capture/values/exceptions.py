@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.capture.bytecode import VERSION
 from ingot.capture.effects import Operation
 from ingot.capture.sources import AttrSource, Source
-from ingot.capture.steps import user_function
+from ingot.capture.steps import caller_function, user_function
 from ingot.capture.values.base import (
     Arguments,
     NotConstant,
@@ -20,9 +20,11 @@ from ingot.capture.values.base import (
     type_name,
 )
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.functions import is_ingots
 from ingot.capture.values.objects import ObjectValue, plain_base
 
 if TYPE_CHECKING:
+    from ingot.capture.interpreter import InterpreterFrame
     from ingot.capture.session import Session
 
 _BASE_FIELDS = ("args", "__cause__", "__context__", "__suppress_context__")
@@ -33,11 +35,16 @@ _LOOKED_UP = (AttributeError, NameError, ImportError)
 class TracebackValue(Value):
     """The traceback of an exception: it may be passed along, but nothing in it is known."""
 
-    __slots__ = ("error",)
+    __slots__ = ("error", "places")
 
     def __init__(self, error: ExceptionValue) -> None:
         super().__init__()
-        self.error = error
+        self.error, self.places = error, tuple(error.raised_at)
+
+    @property
+    def is_present(self) -> bool:
+        """Whether the exception still has it: it gets another one where it is raised again."""
+        return self.places == tuple(self.error.raised_at)
 
     def python_type(self) -> type:
         return TracebackType
@@ -63,8 +70,9 @@ class ExceptionValue(ObjectValue):
         super().__init__(cls, source, object)
         self.was_raised = source is not None
         self._session: Session | None = None
-        self._traceback: Value | None = None
-        self.raised_at: Any = None  # code, line and globals of where it was raised
+        self._traceback: TracebackValue | None = None
+        # code, line and globals of where it was raised, then of the frames that it came through
+        self.raised_at: list[Any] = []
         self._base_fields: dict[str, Any] = {}
         self.field_args = list(args)  # of which the built-in class makes its fields
         self.initialized = source is not None  # whether that has run its `__init__`
@@ -163,11 +171,15 @@ class ExceptionValue(ObjectValue):
             fields["__suppress_context__"] = suppressed
         return fields
 
-    def raise_while(self, session: Session, handled: Value) -> None:
-        """Takes note that it is raised while another one, or none, is handled."""
-        if not self.was_raised and session.frames:
+    def raise_while(
+        self, session: Session, handled: Value, frame: InterpreterFrame | None = None
+    ) -> None:
+        """Takes note that it is raised while another one, or none, is handled: in a `frame`, by
+        default the innermost."""
+        if frame is None and session.frames:
             frame = session.frames[-1]
-            self.raised_at = (frame.program.code, frame.line, frame.function.namespace)
+        if frame is not None:
+            self.come_through(frame)
         self.was_raised = True
         if not isinstance(handled, ExceptionValue) or handled is self:
             return
@@ -184,6 +196,12 @@ class ExceptionValue(ObjectValue):
             exception = context
         self.set_base_field(session, "__context__", handled)
 
+    def come_through(self, frame: InterpreterFrame) -> None:
+        """Takes note of a frame that it is raised in, or comes to from one that it calls."""
+        if self.source is None and not is_ingots(frame.function):
+            place = frame.program.code, frame.line, frame.function.namespace
+            self.raised_at.append(place)
+
     def traceback(self) -> Value:
         """Its `__traceback__`."""
         if self.source is not None:
@@ -191,14 +209,22 @@ class ExceptionValue(ObjectValue):
             return self._session.realize(self._load("__traceback__"))
         if not self.was_raised:
             return NONE
-        if self._traceback is None:
+        if self._traceback is None or not self._traceback.is_present:
             self._traceback = TracebackValue(self)
         return self._traceback
 
+    @property
+    def has_place(self) -> bool:
+        """Whether it was raised, at a line that is known."""
+        return self.was_raised and bool(self.raised_at)
+
     def raiser(self) -> Any:
-        """A function that raises it where the user's code did."""
-        code, line, namespace = self.raised_at
-        return user_function(code, line, "raise error", "error", namespace, {})
+        """A function that raises it where the user's code did, in calls like the user's."""
+        (code, line, namespace), *callers = self.raised_at
+        function = user_function(code, line, "raise error", "error", namespace, {})
+        for code, line, namespace in callers:
+            function = caller_function(function, code, line, namespace)
+        return function
 
     # -- attributes --------------------------------------------------------------------------------
 
@@ -258,9 +284,9 @@ class ExceptionValue(ObjectValue):
             and (value := session.realize(value)).identity() is None
             and self.source is None
         ):
-            self.was_raised = False
+            self.was_raised, self.raised_at = False, []
         elif name == "__traceback__" and isinstance(value, TracebackValue):
-            self.was_raised = True
+            self.was_raised, self.raised_at = True, list(value.places)
         else:
             raise session.unsupported(
                 "attribute", f"attribute {name!r} of {self.describe()} is set"

@@ -455,13 +455,16 @@ class GeneratorValue(IteratorValue):
         return session.call(delegate.get_attribute(session, "throw"), [error], {}), NONE
 
     def _raise(self, session: Session, error: Value) -> Value | None:
-        error.raise_while(session, self.handled or session.handled)  # type: ignore[attr-defined]
         assert self.frame is not None
+        handled = self.handled or session.handled
+        error.raise_while(session, handled, self.frame)  # type: ignore[attr-defined]
         if not self.has_begun:
             self.frame = None
             if VERSION < (3, 12) and issubclass(error.python_type(), StopIteration):
                 error = session.stopped_inside(error)
-            raise Raised(error)
+            raised = Raised(error)
+            raised.is_from_inside = True
+            raise raised
         self.frame.stack.append(NONE)  # in the place of what would have been sent
         return self._run(session, error)
 
