@@ -137,12 +137,12 @@ def _require_torchs_kernels() -> None:
         raise NotKept("this torch does not tell which kernels are registered")
     for name in registered_kernels:
         namespace, _, rest = name.partition("/")
-        if namespace in OF_TORCH and rest.rpartition("/")[2] not in _OF_OTHER_DEVICES:
+        if namespace in OF_TORCH and rest.rpartition("/")[2] not in _NOT_ASKED:
             raise NotKept(f"the program has a kernel for {name}")
 
 
-_OF_OTHER_DEVICES = frozenset({"Meta", "CUDA", "MPS"})
-"""Where torch itself registers kernels in Python."""
+_NOT_ASKED = frozenset({"Meta", "CUDA", "MPS", "FuncTorchBatched"})
+"""Keys for which torch itself registers kernels in Python, and that no kept program meets."""
 
 
 # -- what it is given ------------------------------------------------------------------------------

@@ -348,6 +348,13 @@ def test_kernels_of_the_programs_for_torchs_operators(monkeypatch: pytest.Monkey
     assert "aten/mul.Tensor/CPU" in called(scaled, (X,))[1]
 
 
+def test_torchs_own_kernels_do_not_count() -> None:
+    """Some are registered when they are first needed."""
+    assert torch.vmap(torch.sin)(X).shape == X.shape
+    assert any(name.endswith("/FuncTorchBatched") for name in digest.registered_kernels)
+    assert called(scaled, (X,))[1] == "" and called(scaled, (X,))[1] == FOUND
+
+
 def test_nothing_is_kept_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INGOT_CACHE_DIR", "")
     store_in.cache_clear()
