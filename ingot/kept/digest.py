@@ -137,12 +137,19 @@ def _require_torchs_kernels() -> None:
         raise NotKept("this torch does not tell which kernels are registered")
     for name in registered_kernels:
         namespace, _, rest = name.partition("/")
-        if namespace in OF_TORCH and rest.rpartition("/")[2] not in _NOT_ASKED:
+        if namespace in OF_TORCH and rest.rpartition("/")[2] in _ASKED:
             raise NotKept(f"the program has a kernel for {name}")
 
 
-_NOT_ASKED = frozenset({"Meta", "CUDA", "MPS", "FuncTorchBatched"})
-"""Keys for which torch itself registers kernels in Python, and that no kept program meets."""
+_ASKED = frozenset(
+    """
+    CPU CompositeExplicitAutograd CompositeExplicitAutogradNonFunctional CompositeImplicitAutograd
+    Autograd AutogradCPU AutogradOther ADInplaceOrView AutocastCPU BackendSelect Conjugate Negative
+    ZeroTensor Dense Functionalize Python PythonDispatcher Undefined
+    """.split()
+)
+"""Dispatch keys whose kernels a call on a CPU may come to. For others torch registers some in
+Python, for vmap as late as it is used."""
 
 
 # -- what it is given ------------------------------------------------------------------------------

@@ -351,7 +351,6 @@ def test_kernels_of_the_programs_for_torchs_operators(monkeypatch: pytest.Monkey
 def test_torchs_own_kernels_do_not_count() -> None:
     """Some are registered when they are first needed."""
     assert torch.vmap(torch.sin)(X).shape == X.shape
-    assert any(name.endswith("/FuncTorchBatched") for name in digest.registered_kernels)
     assert called(scaled, (X,))[1] == "" and called(scaled, (X,))[1] == FOUND
 
 
