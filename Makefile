@@ -7,7 +7,8 @@
 #   make sanitize-gpu  kernels under NVIDIA's compute-sanitizer, which must be on PATH
 #   make sanitize the tests of the C extension under gcc's address and undefined-behaviour sanitizers
 #   make test-matrix   a smoke on each supported Python and torch, in environments of its own
-#   make wheels, make check-wheels   the sdist and wheels in dist/; try them in fresh environments without a compiler
+#   make wheels        the sdist and wheels in dist/
+#   make check-wheels  tries them in fresh environments without a compiler
 #
 # PYTHON, VENV, VENV_FLAGS and TORCH can be set from outside: see CONTRIBUTING.md.
 
@@ -24,7 +25,8 @@ RUN := $(VENV)/bin/python
 STAMP := $(VENV)/ingot-installed
 BUILT_FROM := $(wildcard ingot/native/*.c ingot/native/*.h)
 
-.PHONY: wheels check-wheels demo test test-matrix test-long lint bench sanitize test-gpu bench-gpu sanitize-gpu
+.PHONY: demo test test-matrix test-long lint bench sanitize test-gpu bench-gpu sanitize-gpu
+.PHONY: wheels check-wheels
 
 demo: $(STAMP)
 	$(RUN) -m examples.demo

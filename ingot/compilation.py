@@ -31,7 +31,7 @@ class Log:
     step that was not reached. `replayed` may be the reason why nothing replays the program instead.
     `seconds` holds the stages in the order they ran, `decisions` the schedule's notes, `rewrites`
     those of the graph passes, and `tuned` what was measured to choose how products are computed.
-    `inside` are the logs of the graphs of branches and loops that data decide. `found` says whether
+    `inside` are the logs of the graphs of branches and loops that data decide. `kept` says whether
     the program was found among those that are kept, or why none can be. `compile_again` fills in
     the artefacts of one that was found.
     """
@@ -47,7 +47,7 @@ class Log:
     rewrites: list[str] = field(default_factory=list)
     tuned: list[str] = field(default_factory=list)
     inside: list[Log] = field(default_factory=list)
-    found: str = ""
+    kept: str = ""
     compile_again: Callable[[], None] | None = None
 
     def fill(self, again: Log, native: Any) -> None:
@@ -55,7 +55,7 @@ class Log:
         `native`."""
         assert again.program is not None
         again.program.native = native
-        again.seconds, again.found = self.seconds, self.found
+        again.seconds, again.kept = self.seconds, self.kept
         vars(self).update(vars(again))
 
     def complete(self) -> None:

@@ -51,7 +51,6 @@ from ingot.errors import (
 from ingot.graph.ambient import undisturbed
 from ingot.graph.nodes import placeholders_of
 from ingot.hot_sizes import HotSizes
-from ingot.kept import programs
 from ingot.ladder import Ladder, Run, SizePolicy
 from ingot.native import Dispatcher, Entry, GuardTree, _native
 from ingot.options import Options
@@ -338,9 +337,9 @@ class Compiler:
             frozen = {}
             if self.options.freeze:
                 frozen = dict(_module_state(captured, slots))
-            return programs.found_or_compiled(
-                captured, compilation, options, frozen, _import_pipeline
-            )
+            from ingot.kept.programs import found_or_compiled  # with what only this needs
+
+            return found_or_compiled(captured, compilation, options, frozen, _import_pipeline)
         with compilation.log.stage("backend"):
             examples = _loaded(captured, slots)
             return compile_with_backend(self.options, captured.graph_module, examples), None

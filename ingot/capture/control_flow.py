@@ -191,8 +191,8 @@ def _as_loop(session: Session, cond_fn: Value, body_fn: Value, carried: Value) -
         raise refused(session, "gives a state of other sizes, strides or types")
     if look_of_tree(body.result) != look_of_tree(carried):
         raise refused(session, "gives a state of another structure")
-    found = _looks(condition.tensors)
-    if len(found) != 1 or found[0][:3] != (0, (), torch.bool):
+    decisions = _looks(condition.tensors)
+    if len(decisions) != 1 or decisions[0][:3] != (0, (), torch.bool):
         raise refused(session, "gives a condition that is not a bool of rank 0")
     tensors, integers = read_by(session, state[0].fx_node, (condition, body))
     initial = list(map(node_of, state))

@@ -119,7 +119,7 @@ class Report:
 
     def _add_region(self, c: Compilation) -> None:
         c.log.complete()
-        extend_with_new(self.kept, filter(None, [c.log.found]))
+        extend_with_new(self.kept, filter(None, [c.log.kept]))
         self.kernels += kernel_reports(c)
         self.cuda_graphs += replayed_texts(c)
         extend_with_new(self.guards, c.guards)

@@ -62,10 +62,10 @@ def found_or_compiled(
                 key = key_of(captured, options)
                 known = _restored(store.get(key))
         except NotKept as reason:
-            log.found, key = f"not kept: {reason}", None
+            log.kept, key = f"not kept: {reason}", None
         else:
             if known is not None:
-                log.found = FOUND
+                log.kept = FOUND
                 log.compile_again = functools.partial(
                     _compile_again, captured, log, options, known, Modes.now(), import_pipeline
                 )
@@ -76,7 +76,7 @@ def found_or_compiled(
         try:
             store.put(key, _content(run, built, risks))
         except NotKept as reason:
-            log.found = f"not kept: {reason}"
+            log.kept = f"not kept: {reason}"
     return run, risks
 
 

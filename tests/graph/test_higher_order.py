@@ -49,16 +49,22 @@ DIFFERENTIATES = "differentiated inside"
 """Which torch's operators do not take."""
 
 
+def does_as_eager(
+    function: Callable[..., Any], backend: Any, with_gradients: bool, dynamic: bool | None = None
+) -> None:
+    compiled = ingot.compile(function, backend=backend, fullgraph=True, dynamic=dynamic)
+    for x in INPUTS:
+        found = outcome(compiled, x, with_gradients, torch.cond, while_loop)
+        expected = outcome(function, x, with_gradients, python_cond, python_loop)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("with_gradients", [False, True])
 @pytest.mark.parametrize("name", [name for name in BRANCHES if name != DIFFERENTIATES])
 def test_branches(name: str, with_gradients: bool, dynamic: bool) -> None:
     backend = Recording()
-    compiled = ingot.compile(BRANCHES[name], backend=backend, fullgraph=True, dynamic=dynamic)
-    for x in INPUTS:
-        found = outcome(compiled, x, with_gradients, torch.cond, while_loop)
-        expected = outcome(BRANCHES[name], x, with_gradients, python_cond, python_loop)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    does_as_eager(BRANCHES[name], backend, with_gradients, dynamic)
     assert backend.counts["cond"] >= 1
 
 
@@ -66,11 +72,7 @@ def test_branches(name: str, with_gradients: bool, dynamic: bool) -> None:
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops(name: str, dynamic: bool) -> None:
     backend = Recording()
-    compiled = ingot.compile(LOOPS[name], backend=backend, fullgraph=True, dynamic=dynamic)
-    for x in INPUTS:
-        found = outcome(compiled, x, False, torch.cond, while_loop)
-        expected = outcome(LOOPS[name], x, False, python_cond, python_loop)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    does_as_eager(LOOPS[name], backend, False, dynamic)
     assert backend.counts["while_loop"] >= 1
 
 
@@ -108,17 +110,9 @@ def test_what_torchs_operators_do_not_take_breaks_the_graph() -> None:
 
 @pytest.mark.parametrize("name", ["two", "closed over", "trees", "one in another"])
 def test_a_backend_of_torchs_takes_branches(name: str) -> None:
-    compiled = ingot.compile(BRANCHES[name], backend="aot_eager", fullgraph=True)
-    for x in INPUTS:
-        found = outcome(compiled, x, True, torch.cond, while_loop)
-        expected = outcome(BRANCHES[name], x, True, python_cond, python_loop)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    does_as_eager(BRANCHES[name], "aot_eager", True)
 
 
 @pytest.mark.parametrize("name", ["until a value", "Newton", "one in another"])
 def test_a_backend_of_torchs_takes_loops(name: str) -> None:
-    compiled = ingot.compile(LOOPS[name], backend="aot_eager", fullgraph=True)
-    for x in INPUTS:
-        found = outcome(compiled, x, False, torch.cond, while_loop)
-        expected = outcome(LOOPS[name], x, False, python_cond, python_loop)
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    does_as_eager(LOOPS[name], "aot_eager", False)

@@ -47,7 +47,7 @@ def called(function: Callable[..., Any], args: Any, **options: Any) -> tuple[Any
         result = error
     compiler = Compiler.of(compiled)
     assert compiler is not None
-    return result, compiler.compilations[0].log.found
+    return result, compiler.compilations[0].log.kept
 
 
 def alike(found: Any, expected: Any) -> None:
@@ -379,7 +379,7 @@ PROCESS = """
         return torch.softmax(x @ x.T, 1)
     compiled, x = ingot.compile(f), torch.arange(12.0).view(3, 4) / 7
     print(compiled(x).tolist() == compiled(x).tolist(), compiled(x).tolist())
-    print(Compiler.of(compiled).compilations[0].log.found, "ingot.pipeline" in sys.modules)
+    print(Compiler.of(compiled).compilations[0].log.kept, "ingot.pipeline" in sys.modules)
 """
 
 
