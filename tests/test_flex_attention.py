@@ -14,6 +14,7 @@ from torch.nn.attention import flex_attention as flex
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import ingot
+from ingot.compiler import Compiler
 from ingot.graph.aten_tracer import EAGER_SAVES
 
 BATCH, HEADS, LENGTH, WIDTH = 2, 4, 40, 16
@@ -162,15 +163,32 @@ def test_compiled_itself() -> None:
         torch.testing.assert_close(actual, flex_attention(Q, K, V, score_mod=score))
 
 
-def test_lengths_that_vary() -> None:
-    compiled = ingot.compile(
-        lambda q, k, v: flex_attention(q, k, v, lambda s, b, h, i, j: s - (i - j).abs()),
-        fullgraph=True,
-    )
-    for length in (16, 20, 24, 33):
-        q, k, v = Q[:, :, :length], K[:, :, :length], V[:, :, :length]
-        expected = dense(lambda s, n=length: s - (ROW - COLUMN).abs()[:n, :n], q, k, v)
-        torch.testing.assert_close(compiled(q, k, v), expected, rtol=1e-4, atol=1e-5)
+MASKS: dict[str, Callable[[Tensor], Any]] = {
+    "causal": lambda documents: lambda b, h, i, j: i >= j,
+    "documents": lambda documents: lambda b, h, i, j: documents[b, i] == documents[b, j],
+}
+
+
+@pytest.mark.parametrize("name", [None, *MASKS])
+def test_lengths_that_vary(name: str | None) -> None:
+    """Behind the first one, an entry serves them all, each with a mask of its own."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Any:
+        return flex_attention(
+            q, k, v, lambda s, b, h, i, j: s - (i - j).abs(), mask, return_lse=True
+        )
+
+    compiled = ingot.compile(function, fullgraph=True)
+    for length in (16, 20, 24, 33, 140):
+        args: list[Any] = [torch.randn(BATCH, HEADS, length, WIDTH) for _ in range(3)]
+        mask = None
+        if name is not None:
+            documents = torch.randint(0, 3, (BATCH, length))
+            condition = MASKS[name](documents)
+            mask = create_block_mask(condition, BATCH, None, length, length, device="cpu")
+        torch.testing.assert_close(compiled(*args, mask), function(*args, mask))
+    compiler = Compiler.of(compiled)
+    assert compiler is not None and len(compiler.compilations) == 2
 
 
 WRONG: dict[str, Callable[[], Any]] = {

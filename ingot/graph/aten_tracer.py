@@ -29,10 +29,12 @@ from ingot.graph.dispatch_mode import Mode
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fake_ops import NUMBERS, numbers_in_place_of_tensors, run_fake
 from ingot.graph.fakes import (
+    NUMBERS_OF,
     FakeTensor,
     fake_like,
     fakes_in,
     holds_real,
+    numbers_of,
     requires_grad,
     storage_key,
 )
@@ -184,9 +186,15 @@ class AtenTracer(Mode):
         if classes := wrapper_classes(types):
             with self:
                 return dispatched(op, classes, args, kwargs)
+        if op in NUMBERS_OF:
+            return numbers_of(op, args[0])
         if is_composite(op):
             with self:
                 return run_composite(op, args, kwargs)
+        return self._traced(op, args, kwargs)
+
+    def _traced(self, op: OpOverload, args: Any, kwargs: Any) -> Any:
+        """What an op gives that torch does not define by others."""
         if op in _SELECT:
             elements = self._selected(op, args)
             if elements is not None:

@@ -16,7 +16,15 @@ from ingot.errors import unsupported
 from ingot.graph import foreign
 from ingot.graph.dispatch_mode import Mode
 from ingot.graph.fake_ops import run_fake
-from ingot.graph.fakes import FakeTensor, holds_real, is_followed, is_leaf, storage_key
+from ingot.graph.fakes import (
+    NUMBERS_OF,
+    FakeTensor,
+    holds_real,
+    is_followed,
+    is_leaf,
+    numbers_of,
+    storage_key,
+)
 from ingot.graph.schemas import is_composite, is_mutable, is_random, makes_sparse, run_composite
 from ingot.graph.shape_context import ANY_SIZE, Bounds, ShapeContext
 from ingot.graph.wrappers import dispatched, wrapper_classes
@@ -88,6 +96,8 @@ class FakeContext(Mode):
         if undecomposed and is_composite(op):
             with self:  # it comes here undecomposed, and its result may be an argument or its view
                 return run_composite(op, args, kwargs)
+        if op in NUMBERS_OF:
+            return numbers_of(op, args[0])
         if op is _NUMBER and id(args[0]) in self.known:
             self.read.append((args[0], self.known[id(args[0])][1].item()))
             return self.read[-1][1]

@@ -8,7 +8,7 @@ dispatch, so `requires_grad` of a result answers as eager's would.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from ingot.errors import CompilerBug, unsupported
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.symbols import to_expr
 from ingot.reasons import SKIP
-from ingot.torch_private import disabled_torch_function_impl
+from ingot.torch_private import OpOverload, aten, disabled_torch_function_impl
 
 
 class FakeTensor(Tensor):
@@ -72,6 +72,19 @@ class FakeTensor(Tensor):
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         sizes = ", ".join(map(str, self.shape))
         return f"FakeTensor([{sizes}], {str(self.dtype).removeprefix('torch.')}, {self.device})"
+
+
+NUMBERS_OF: dict[OpOverload, Callable[..., Any]] = {
+    aten.size.default: Tensor.size,
+    aten.stride.default: Tensor.stride,
+}
+"""What code in C++ that has no words for symbols asks of a tensor, as some rules of vmap do."""
+
+
+def numbers_of(op: OpOverload, tensor: Tensor) -> list[int]:
+    """The answer to such a question: symbols that it is made of become what they are in this
+    call."""
+    return list(map(int, NUMBERS_OF[op](tensor)))
 
 
 def new_fake(

@@ -3,8 +3,6 @@ several."""
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -57,41 +55,45 @@ attention = torch.ops.ingot.attention.default
 
 _library.define(
     "scored_attention(Tensor query, Tensor key, Tensor value, Tensor[] captured, str score, "
-    "bool zero_rows) -> (Tensor, Tensor)"
+    "SymInt[] sizes, bool zero_rows) -> (Tensor, Tensor)"
 )
 _library.define(
-    "scored_product(Tensor[] operands, Tensor other, Tensor[] captured, str weight, bool by_keys, "
-    "bool zero_rows) -> Tensor"
+    "scored_product(Tensor[] operands, Tensor other, Tensor[] captured, str weight, "
+    "SymInt[] sizes, bool by_keys, bool zero_rows) -> Tensor"
 )
 _library.define(
-    "scored_square(Tensor[] operands, Tensor[] captured, str weight, int[] size) -> Tensor"
+    "scored_square(Tensor[] operands, Tensor[] captured, str weight, SymInt[] sizes, "
+    "SymInt[] size) -> Tensor"
 )
 
 
 def _scored_attention(
-    query: Tensor, key: Tensor, value: Tensor, captured: list[Tensor], score: str, zero_rows: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    captured: list[Tensor],
+    score: str,
+    sizes: list[int],
+    zero_rows: bool,
 ) -> tuple[Tensor, Tensor]:
     """softmax(score(query @ key)) @ value for (batch, row, column) tensors.
 
     `key` has a column for each key. The second result are the logarithms of the sums of the
     exponentials of scores, (batch, row, 1) in float32. The product is in float32, the softmax goes
     over the last dimension, and its weights are rounded to the dtype of `value`. `score` are steps
-    (`loops.scores`), which give a tensor of as many elements. A row of nothing but -inf gives NaN,
-    or zero with `zero_rows`, of which the logarithm is zero.
+    (`loops.scores`) of these `sizes`, which give a tensor of as many elements. A row of nothing but
+    -inf gives NaN, or zero with `zero_rows`.
     """
     product = torch.bmm(query.float(), key.float())
-    scores = _stepped(score, [product], captured).reshape(product.shape)
+    scores = _stepped(score, sizes, [product], captured).reshape(product.shape)
     logarithms = scores.logsumexp(-1, keepdim=True)
-    softmax = torch.softmax
-    if zero_rows:
-        softmax = aten._safe_softmax
-        logarithms = torch.where(logarithms == -math.inf, 0, logarithms)
+    softmax = aten._safe_softmax if zero_rows else torch.softmax
     return torch.bmm(softmax(scores, -1).to(value.dtype), value), logarithms
 
 
 def _scored_product(
-    operands: list[Tensor], other: Tensor, captured: list[Tensor], weight: str, by_keys: bool,
-    zero_rows: bool,
+    operands: list[Tensor], other: Tensor, captured: list[Tensor], weight: str,
+    sizes: list[int], by_keys: bool, zero_rows: bool,
 ) -> Tensor:  # fmt: skip
     """weight(a @ b, c @ d) @ other in float32, where a, b, c and d are the operands.
 
@@ -102,25 +104,27 @@ def _scored_product(
     products = []
     for left, right in zip(operands[::2], operands[1::2]):
         products.append(torch.bmm(left.float(), right.float()))
-    weights = _stepped(weight, products, captured).reshape(products[0].shape)
+    weights = _stepped(weight, sizes, products, captured).reshape(products[0].shape)
     if by_keys:
         weights = weights.mT
     return torch.bmm(weights.float(), other.float())
 
 
 def _scored_square(
-    operands: list[Tensor], captured: list[Tensor], weight: str, size: list[int]
+    operands: list[Tensor], captured: list[Tensor], weight: str, sizes: list[int], size: list[int]
 ) -> Tensor:
     """What the steps `weight` make of the products of `operands`, in memory and of a size."""
     products = []
     for left, right in zip(operands[::2], operands[1::2]):
         products.append(torch.bmm(left.float(), right.float()))
-    return _stepped(weight, products, captured).reshape(size)
+    return _stepped(weight, sizes, products, captured).reshape(size)
 
 
-def _stepped(text: str, products: list[Tensor], captured: list[Tensor]) -> Tensor:
+def _stepped(text: str, sizes: list[int], products: list[Tensor], captured: list[Tensor]) -> Tensor:
     result: Tensor = run(
-        decode(text), [*products, *captured], lambda step, args, kwargs: step.op(*args, **kwargs)
+        decode(text, sizes),
+        [*products, *captured],
+        lambda step, args, kwargs: step.op(*args, **kwargs),
     )
     return result
 

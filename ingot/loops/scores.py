@@ -2,6 +2,7 @@
 
 In go calls of pointwise ops and views, each of which follows from the product of query and key;
 out come the same calls. Values are counted: the product, the captured tensors, then each step's.
+Symbolic sizes go beside the text, which has their numbers.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
+from ingot.loops.expr import Expr
 from ingot.torch_private import OpOverload
 
 
@@ -24,32 +27,35 @@ class Value:
 
 
 class Step(NamedTuple):
-    """A call whose tensors are `Value`s. Its result is contiguous, of these sizes and dtype."""
+    """A call whose tensors are `Value`s. Its result is contiguous, of these sizes and dtype.
+
+    A size is an int or an `Expr`."""
 
     op: OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    sizes: tuple[int, ...]
+    sizes: tuple[Any, ...]
     dtype: torch.dtype
 
 
-def encode(steps: Iterable[Step]) -> str:
-    """The text of steps. Raises TypeError for an argument that it has no words for."""
-    rows = []
+def encode(steps: Iterable[Step]) -> tuple[str, list[Expr]]:
+    """The text of steps, and the symbolic sizes that it refers to. Raises TypeError for an argument
+    that it has no words for."""
+    rows, sizes = [], list[Expr]()
     for step in steps:
         _, name, overload = str(step.op).split(".")
-        args, kwargs = _encoded(list(step.args)), _encoded(step.kwargs)
-        rows.append([name, overload, args, kwargs, list(step.sizes), _encoded(step.dtype)])
-    return json.dumps(rows)
+        parts = list(step.args), step.kwargs, list(step.sizes), step.dtype
+        rows.append([name, overload, *map(partial(_encoded, sizes), parts)])
+    return json.dumps(rows), sizes
 
 
-def decode(text: str) -> list[Step]:
+def decode(text: str, sizes: Sequence[Any]) -> list[Step]:
     """The steps of a text."""
     steps = []
-    for name, overload, args, kwargs, sizes, dtype in json.loads(text):
+    for name, overload, *parts in json.loads(text):
         op = getattr(getattr(torch.ops.aten, name), overload)
-        step = Step(op, tuple(_decoded(args)), _decoded(kwargs), tuple(sizes), _decoded(dtype))
-        steps.append(step)
+        args, kwargs, shape, dtype = map(partial(_decoded, sizes), parts)
+        steps.append(Step(op, tuple(args), kwargs, tuple(shape), dtype))
     return steps
 
 
@@ -79,12 +85,15 @@ def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
     return function(tree)
 
 
-def _encoded(tree: Any) -> Any:
+def _encoded(sizes: list[Expr], tree: Any) -> Any:
     def encoded(leaf: Any) -> Any:
         if isinstance(leaf, Value):
             return {"$value": leaf.number}
         if isinstance(leaf, torch.dtype):
             return {"$dtype": str(leaf).removeprefix("torch.")}
+        if isinstance(leaf, Expr):
+            sizes.append(leaf)
+            return {"$size": len(sizes) - 1}
         if leaf is None or isinstance(leaf, (bool, int, float, str)):
             return leaf
         raise TypeError(f"a {type(leaf).__name__} among the arguments of a step")
@@ -92,13 +101,15 @@ def _encoded(tree: Any) -> Any:
     return _mapped(encoded, tree)
 
 
-def _decoded(tree: Any) -> Any:
+def _decoded(sizes: Sequence[Any], tree: Any) -> Any:
     if isinstance(tree, list):
-        return list(map(_decoded, tree))
+        return list(map(partial(_decoded, sizes), tree))
     if not isinstance(tree, dict):
         return tree
     if tree.keys() == {"$value"}:
         return Value(tree["$value"])
     if tree.keys() == {"$dtype"}:
         return getattr(torch, tree["$dtype"])
-    return dict(zip(tree, map(_decoded, tree.values())))
+    if tree.keys() == {"$size"}:
+        return sizes[tree["$size"]]
+    return dict(zip(tree, map(partial(_decoded, sizes), tree.values())))

@@ -101,9 +101,9 @@ class Weights:
     With `softmax` these are scores, and the operand is their softmax over the reduced loop. A row
     of nothing but -inf gives NaN, or zero with `zero_rows`. The logarithms of the sums of the
     exponentials of scores are written at `logarithms`, if anybody reads them; that of a row of
-    zeros is zero. Without `softmax`, `zero_rows` says that `body` makes zeros of such a row. Where
-    there are `tiles`, what is not in their lists makes no difference. Without `softmax` there may
-    be a sum `beside`.
+    nothing is -inf. Without `softmax`, `zero_rows` says that `body` makes zeros of such a row.
+    Where there are `tiles`, what is not in their lists makes no difference. Without `softmax` there
+    may be a sum `beside`.
     """
 
     products: tuple[InnerProduct, ...]

@@ -24,6 +24,7 @@ from ingot.loops.lowering.attention_tiles import tiles_of
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import RULES, NotLowered
 from ingot.loops.lowering.values import Index, LoopTensor, Spec, contiguous, stored
+from ingot.loops.proofs import is_in_range
 from ingot.loops.scores import Step, decode, run
 from ingot.loops.spaces import address_of, contiguous_strides, extents_of
 from ingot.loops.weights import InnerProduct, Weights
@@ -48,11 +49,12 @@ class _Point(NamedTuple):
 
 def scored_attention(
     lw: Lowering, outs: tuple[Spec, Spec], query: LoopTensor, key: LoopTensor, value: LoopTensor,
-    captured: Sequence[LoopTensor], score: str, zero_rows: bool,
+    captured: Sequence[LoopTensor], score: str, sizes: Sequence[Any], zero_rows: bool,
 ) -> tuple[LoopTensor, LoopTensor | None]:  # fmt: skip
     """The contraction, for (batch, row, column) tensors. Raises NotLowered before it is written."""
     _require(lw, query.sizes[2], value.sizes[2])
-    at, steps = _point(query, key, score), decode(score)
+    steps = decode(score, sizes)
+    at = _point(query, key, steps)
     body = _weight(lw, steps, [(query, key)], captured, at)
     products = _products(lw, [(query, key)], at, by_keys=False)
     column = loop_symbol("n", value.sizes[2])
@@ -106,13 +108,15 @@ def _attention_in_parts(
 
 def scored_product(
     lw: Lowering, out: Spec, operands: Sequence[LoopTensor], other: LoopTensor,
-    captured: Sequence[LoopTensor], weight: str, by_keys: bool, zero_rows: bool,
+    captured: Sequence[LoopTensor], weight: str, sizes: Sequence[Any], by_keys: bool,
+    zero_rows: bool,
 ) -> LoopTensor:  # fmt: skip
     """The same without a softmax. Raises NotLowered before it is written."""
     pairs = list(zip(operands[::2], operands[1::2]))
     _require(lw, *(left.sizes[2] for left in operands[::2]), other.sizes[2])
-    at = _point(*pairs[0], weight)
-    body = _weight(lw, decode(weight), pairs, captured, at)
+    steps = decode(weight, sizes)
+    at = _point(*pairs[0], steps)
+    body = _weight(lw, steps, pairs, captured, at)
     products = _products(lw, pairs, at, by_keys)
     rows = at.query, at.key
     if by_keys:
@@ -128,16 +132,16 @@ def scored_product(
 
 def scored_square(
     lw: Lowering, out: Spec, operands: Sequence[LoopTensor], captured: Sequence[LoopTensor],
-    weight: str, size: Sequence[Expr],
+    weight: str, sizes: Sequence[Any], size: Sequence[Expr],
 ) -> LoopTensor:  # fmt: skip
     """Products in memory, and what the steps make of them."""
     products = []
     for left, right in zip(operands[::2], operands[1::2]):
-        sizes = (*left.sizes[:2], right.sizes[2])
-        spec = contiguous(sizes, torch.float32)._replace(device=out.device)
+        shape = (*left.sizes[:2], right.sizes[2])
+        spec = contiguous(shape, torch.float32)._replace(device=out.device)
         product: LoopTensor = RULES[aten.bmm.default](lw, spec, left, right)
         products.append(product)
-    result = run(decode(weight), [*products, *captured], partial(_call, lw))
+    result = run(decode(weight, sizes), [*products, *captured], partial(_call, lw))
     return lw.reshaped(result, out)
 
 
@@ -155,11 +159,11 @@ def _require(lw: Lowering, *widths: Expr) -> None:
             raise NotLowered("attention of wide heads")
 
 
-def _point(query: LoopTensor, key: LoopTensor, text: str) -> _Point:
+def _point(query: LoopTensor, key: LoopTensor, steps: Sequence[Step]) -> _Point:
     """The loops. Those of the batch are as many as steps tell apart, but for those of one
     iteration."""
     batch: Sequence[Expr] = query.sizes[:1]
-    for step in decode(text):
+    for step in steps:
         if len(step.sizes) - 2 > len(batch):
             batch = tuple(map(as_expr, step.sizes[:-2]))
     loops = []
@@ -209,7 +213,7 @@ def _with_places(body: Body) -> Body:
     for k in body.lookups:
         symbol, extent, _ = body.instructions[k].attrs
         value = body.instructions[body.instructions[k].args[0]]
-        if value.op == "index" and _is_within(value.attrs[0], extent):
+        if value.op == "index" and is_in_range(value.attrs[0], extent):
             places[symbol] = value.attrs[0].substitute(places)
 
     def visit(builder: BodyBuilder, i: Instruction) -> int:
@@ -218,13 +222,6 @@ def _with_places(body: Body) -> Body:
         return builder.append(i.with_index(lambda e: e.substitute(places)))
 
     return body.rewrite(visit).without_dead()
-
-
-def _is_within(place: Expr, extent: Expr) -> bool:
-    least, most = place.bounds
-    if least is None or most is None or extent.constant is None:
-        return False
-    return 0 <= least <= most < extent.constant
 
 
 def _name(number: int) -> str:

@@ -17,7 +17,7 @@ WIDE = 128  # elements of heads whose tiles take more warps
 def tiling_of_attention(node: Contraction, buffers: Mapping[str, Buffer]) -> Tiling:
     """The tiling of a contraction with weights. All of a query and of a value is in one block."""
     assert node.weights is not None
-    queries = node.rows[0].extent.constant or 1
+    queries = node.rows[0].extent.constant or 2 * ROWS
     width = power_of_two(max(NARROWEST, node.columns[0].extent.constant or 1))
     depths = []
     for p in node.weights.products:

@@ -59,6 +59,8 @@ class Blocks:
 
     def shares(self, kernel: Kernel) -> Expr:
         """How many there would be if each took its points alone."""
+        if kernel.product is not None:
+            return kernel.points
         if not self.tile:
             return ceil_div(kernel.points, kernel.run or self.points)
         *rest, tile, vector = kernel.loops
@@ -82,6 +84,10 @@ class Blocks:
 def choose_blocks(kernel: Kernel) -> Blocks:
     """The blocks of a kernel, which depend on its sizes alone, and are right for all that symbols
     may be."""
+    if kernel.product is not None:
+        tiling = kernel.product.tiling
+        assert tiling is not None
+        return Blocks(tiling.columns, tiling.depth, tiling.rows, warps=tiling.warps)
     rows = _rows(kernel)
     if kernel.run:
         blocks = rows_of_run(rows[0].constant or 0)
@@ -127,7 +133,7 @@ def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition,
     for row in rows:
         if row.constant is None:
             unknown.append(row)
-    if kernel.run:
+    if kernel.run or kernel.product is not None:
         return result
     if _is_columns(kernel):
         if kernel.points.constant is not None:

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 import ingot
+from ingot.compiler import Compiler
 from ingot.explain.report import Report
 from ingot.graph import FakeContext
 from ingot.graph.joint import trace_joint
 from ingot.graph.partition import partition
 from ingot.graph.passes.dead_code import remove_dead_code
 from ingot.graph.passes.scores import recognize_scores_on_cpu
+from ingot.loops.ir import Contraction
 from ingot.loops.own_ops import scored_attention, scored_product, scored_square
 from tests.graph.tracing import graph_of
 
@@ -157,6 +159,99 @@ def test_halves(name: str, dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
     floor = 4 * torch.finfo(dtype).eps
     for kind in (slice(0, 1), slice(1, 4)):
         assert off(ours[kind], exact[kind]) <= max(off(eager[kind], exact[kind]), floor)
+
+
+VARIED = [(70, 90), (130, 200), (280, 260), (33, 290), (2, 40)]  # queries, and keys
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_lengths_that_vary(name: str) -> None:
+    """One entry behind the first, whose products are fused as those of known lengths."""
+    function = attention(SCORES[name])
+    compiled = ingot.compile(function, fullgraph=True)
+    for queries, keys in VARIED:
+        runs = []
+        args = inputs((queries, keys, 16, 24, 2))
+        for run, dtype in (
+            (compiled, torch.float32),
+            (function, torch.float32),
+            (function, torch.float64),
+        ):
+            leaves = leaves_of(args, dtype)
+            result = run(*leaves)
+            tangent = torch.ones_like(result).cumsum(-1)
+            runs.append((result.detach(), *torch.autograd.grad(result, leaves, tangent)))
+        ours, eager, exact = runs
+        floor = 4 * torch.finfo(torch.float32).eps
+        assert off(ours, exact) <= max(1.2 * off(eager, exact), floor)
+    compiler = Compiler.of(compiled)
+    assert compiler is not None and len(compiler.compilations) == 2
+    loops = compiler.compilations[-1].log.loops
+    assert loops is not None
+    weighted = []
+    for node in loops.nodes:
+        if isinstance(node, Contraction):
+            weighted.append(node.weights is not None)
+    assert weighted == [True]
+
+
+def with_logarithms(change: Scores) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """As `return_lse` has it."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        scores = change(q @ k.transpose(-2, -1) * 0.125)
+        return SAFE(scores, -1) @ v, scores.logsumexp(-1)
+
+    return attend
+
+
+@pytest.mark.parametrize("queries", [1, 90])
+@pytest.mark.parametrize("name", ["plain", "causal", "documents", "alibi", "nothing seen"])
+def test_logarithms_are_the_kernels(name: str, queries: int) -> None:
+    """They need no scores in memory, and have gradients."""
+    function = with_logarithms(SCORES[name])
+    args = inputs((queries, 512, 16, 24, 2) if queries == 1 else (queries, 130, 16, 24, 2))
+    if name == "documents":
+        args = [t[:, :, :290] for t in args]
+    compiled, runs = ingot.compile(function, fullgraph=True), []
+    for run, dtype in (
+        (compiled, torch.float32),
+        (function, torch.float32),
+        (function, torch.float64),
+    ):
+        leaves = leaves_of(args, dtype)
+        result, logarithms = run(*leaves)
+        tangents = torch.ones_like(result).cumsum(-1), torch.ones_like(logarithms).cumsum(-1)
+        gradients = torch.autograd.grad((result, logarithms), leaves, tangents)
+        known = logarithms.detach().isfinite()
+        runs.append((result.detach(), logarithms.detach()[known], *gradients))
+        expected = function(*args)[1]
+        assert torch.equal(logarithms.detach().isneginf(), expected.isneginf())
+    ours, eager, exact = runs
+    floor = 4 * torch.finfo(torch.float32).eps
+    assert off(ours, exact) <= max(1.5 * off(eager, exact), floor)
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    loops = compiler.compilations[-1].log.loops
+    assert loops is not None
+    for node in loops.nodes:
+        assert not isinstance(node, Contraction) or node.weights is not None
+
+
+def test_logarithms_of_infinite_scores() -> None:
+    """A row with an infinite score has an infinite logarithm, and weights that are NaN."""
+    q, k, v = inputs((40, 40, 16, 16, 2))
+    k[0, 0, 3], q[0, 0] = math.inf, q[0, 0].abs()
+    function = with_logarithms(causal)
+    runs = []
+    for run in (ingot.compile(function, fullgraph=True), function):
+        leaves = leaves_of((q, k, v), torch.float32)
+        result, logarithms = run(*leaves)
+        gradients = torch.autograd.grad(result.sum(), leaves)
+        runs.append((result.detach(), logarithms.detach(), *gradients))
+    for one, other in zip(*runs, strict=True):
+        torch.testing.assert_close(one, other, equal_nan=True, rtol=1e-4, atol=1e-5)
+    assert runs[0][1].isinf().any()
 
 
 # whose tiles that matter are listed before, by three kernels

@@ -133,7 +133,7 @@ def _triton(plan: Plan) -> Iterator[str]:
         step.kernel for step in plan.steps if isinstance(step, KernelStep) and not step.on_host
     ]
     for kernel in dict.fromkeys(k for k in kernels if isinstance(k, Kernel)):
-        for form in forms_of(kernel) if kernel.product is None else [None]:
+        for form in forms_of(kernel):
             written = write_kernel(kernel, form)
             yield f"{written.source}\n{written.constants} {written.warps} warps"
 

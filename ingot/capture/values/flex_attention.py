@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ingot.capture.meanings import How, means
+from ingot.capture.recorder import fake_of
 from ingot.capture.sources import ConstSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE
@@ -166,6 +167,8 @@ def _takes(session: Session, arguments: Keywords) -> bool:
         fakes.append(tensor.fake)
         kinds.add((tensor.fake.dtype, tensor.fake.device))
     query, key, value = fakes
+    for fake in fakes:  # of heads there is one kernel for each number and width
+        int(fake.shape[1]), int(fake.shape[3])
     device = query.device
     if (
         len(kinds) != 1
@@ -187,6 +190,6 @@ def _takes(session: Session, arguments: Keywords) -> bool:
     mask = arguments.get("block_mask", NONE)
     if is_none(mask):
         return bool(query.shape[0] == key.shape[0])
-    lengths = session.known(mask.get_attribute(session, "seq_lengths"))
+    lengths = session.deep(mask.get_attribute(session, "seq_lengths")).argument(fake_of)
     is_of_lengths = bool(query.shape[2] == lengths[0]) and bool(key.shape[2] == lengths[1])
     return is_of_lengths and bool(query.shape[0] == key.shape[0] or key.shape[0] == 1)

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from ingot.capture.meanings import How, means
+from ingot.capture.recorder import fake_of
 from ingot.capture.values.base import Arguments, Keywords, Leaf, Rule, Value
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import TupleValue
@@ -81,9 +82,10 @@ def mapped(
 @means(flat_vmap, how=How.UNREALIZED)
 def _flat_vmap(session: Session, args: Arguments, kwargs: Keywords) -> Value:
     func, batch_size, in_dims, flat_args, spec, out_dims, randomness = args
-    size, randomness = session.known(batch_size), session.known(randomness)
-    level = vmap_increment_nesting(size, randomness)
+    size, randomness = session.deep(batch_size), session.known(randomness)
+    level = vmap_increment_nesting(size.argument(fake_of), randomness)
     try:
+        size = size.argument(session.graph.node_of)
         node = session.graph.switch(session, vmap_increment_nesting, size, randomness)
         inner = [LevelValue(level, node), func, batch_size, in_dims, flat_args, spec, out_dims]
         return session.call_builtin(mapped, *inner, session.dict_of_values(kwargs))

@@ -20,12 +20,12 @@ import torch
 from ingot.codegen.llvm import tiles
 from ingot.codegen.llvm.emitter import Value, Variable
 from ingot.codegen.llvm.function import Function
-from ingot.codegen.llvm.math import exp_of_negative, log
+from ingot.codegen.llvm.math import exp_of_negative
 from ingot.codegen.llvm.scalar import convert
 from ingot.codegen.llvm.single_rows import RowEmitter
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import PREFETCH, transpose
-from ingot.codegen.llvm.weighted import CHUNK, SIZE, WeightedEmitter, known, padded
+from ingot.codegen.llvm.weighted import CHUNK, SIZE, WeightedEmitter, known, logarithm, padded
 from ingot.loops.expr import ONE, ZERO, Symbol
 from ingot.loops.ir import Access, Body
 from ingot.loops.weights import InnerProduct
@@ -212,7 +212,7 @@ class _BlockEmitter(WeightedEmitter):
         memory.vector, memory.bound[self.row] = self.row, self.first + at
         for shift in range(0, self.tile.width, self.lanes):
             memory.shift = shift
-            if known(self.row) % self.block:
+            if self.row.extent % self.block is not ZERO:
                 memory.mask = e.compare("slt", e.iota("i64"), self.height - at - shift)
             products = {}
             for factors in self.factors:
@@ -353,13 +353,12 @@ class _BlockEmitter(WeightedEmitter):
             memory.mask = e.compare("slt", e.iota("i64"), self.height - shift)
             total = self._vector_at(e.pointer(self.totals, "float", shift))
             top = self._vector_at(e.pointer(self.tops, "float", shift))
-            share, value = 1.0 / total, top + log(total)
+            share = 1.0 / total
             if self.weights.zero_rows:
-                zero = e.constant(0.0, "float")
-                share = e.select(e.compare("oeq", total, 0.0), zero, share)
-                value = e.select(e.compare("oeq", top, -inf), zero, value)
+                share = e.select(e.compare("oeq", total, 0.0), e.constant(0.0, "float"), share)
             self._put(share, e.pointer(self.shares, "float", shift))
             if logarithms is not None:
+                value = logarithm(e, top, total)
                 memory.store(logarithms.buffer, logarithms.index, value, "store")
         memory.vector, memory.shift, memory.mask = None, 0, None
 

@@ -12,10 +12,10 @@ from math import inf
 import torch
 
 from ingot.codegen.llvm.emitter import Value, Variable
-from ingot.codegen.llvm.math import exp, log
+from ingot.codegen.llvm.math import exp
 from ingot.codegen.llvm.scalar import convert
 from ingot.codegen.llvm.target import Target
-from ingot.codegen.llvm.weighted import CHUNK, WeightedEmitter, known, padded
+from ingot.codegen.llvm.weighted import CHUNK, WeightedEmitter, known, logarithm, padded
 from ingot.loops.expr import Symbol
 from ingot.loops.ir import Access, Body
 from ingot.loops.weights import InnerProduct
@@ -197,12 +197,11 @@ class RowEmitter(WeightedEmitter):
         """One over the sum of exponentials, whose logarithm is stored."""
         e, logarithms = self.e, self.weights.logarithms
         total, top = self._number_at(self.total), self._number_at(self.top)
-        share, value = 1.0 / total, top + log(total)
+        share = 1.0 / total
         if self.weights.zero_rows:
-            zero = e.constant(0.0, "float")
-            share = e.select(e.compare("oeq", total, 0.0), zero, share)
-            value = e.select(e.compare("oeq", top, -inf), zero, value)
+            share = e.select(e.compare("oeq", total, 0.0), e.constant(0.0, "float"), share)
         if logarithms is not None:
+            value = logarithm(e, top, total)
             self.memory.store(logarithms.buffer, logarithms.index, value, "store")
         return share
 

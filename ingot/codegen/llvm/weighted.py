@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
+from math import inf
 
 import torch
 
-from ingot.codegen.llvm.emitter import Value
+from ingot.codegen.llvm.emitter import Emitter, Value
 from ingot.codegen.llvm.kernel import KernelEmitter
+from ingot.codegen.llvm.math import log
 from ingot.codegen.llvm.memory import fits_short
 from ingot.codegen.llvm.scalar import convert
 from ingot.codegen.llvm.target import Target
@@ -240,6 +242,13 @@ class WeightedEmitter(KernelEmitter):
     def _floats(self, count: int) -> Value:
         """The address of so many floats of scratch, which begin on a line."""
         return self._take_scratch(SIZE * count)
+
+
+def logarithm(e: Emitter, top: Value, total: Value) -> Value:
+    """That of the sum of exponentials of scores, of which `top` is the largest, and `total` the sum
+    of what they are above it."""
+    is_infinite = e.compare("oeq", e.intrinsic("fabs", (top,)), inf)
+    return e.select(is_infinite, top, top + log(total))
 
 
 def known(loop: Symbol) -> int:

@@ -16,11 +16,8 @@ import torch
 from ingot.codegen.triton import ops
 from ingot.codegen.triton.accesses import with_mask
 from ingot.codegen.triton.block import NO_AXES, Value, bracketed
-from ingot.codegen.triton.forms import fits_short
-from ingot.codegen.triton.kernel import TritonKernel
 from ingot.codegen.triton.product import ProductWriter
-from ingot.errors import CompilerBug
-from ingot.loops.expr import Expr, Symbol, loop_symbol
+from ingot.loops.expr import Expr, Symbol, as_expr, loop_symbol
 from ingot.loops.factors import with_powers_of_two, without_factor
 from ingot.loops.ir import Access, Body, Instruction
 from ingot.loops.spaces import points_of
@@ -32,25 +29,18 @@ from ingot.schedule.kernel import Kernel, Stage
 
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 CACHED = 1 << 24  # bytes of the L2 cache that are read again and again
+USUAL = 4096  # what a number of steps is taken for that is a symbol
 _LOG2_E = math.log2(math.e)
 _OF_STEPS = Value("", NO_AXES)  # stands for what is computed at each step
 
 
-def write_attention(kernel: Kernel) -> TritonKernel:
-    """The Triton code of a kernel with weights, whose sizes are known."""
-    assert kernel.product is not None
-    tiling = kernel.product.tiling
-    if tiling is None:
-        raise CompilerBug("codegen", "no tiling of attention", kernel.name, kernel.origin.where)
-    blocks = Blocks(tiling.columns, tiling.depth, tiling.rows, warps=tiling.warps)
-    return _AttentionWriter(kernel, blocks, fits_short(kernel, blocks.slack)).write()
-
-
-class _AttentionWriter(ProductWriter):
+class AttentionWriter(ProductWriter):
     """Axes are those of a product; `d` and `e` are the depths of inner products."""
 
-    def __init__(self, kernel: Kernel, blocks: Blocks, short: bool) -> None:
-        super().__init__(kernel, blocks, short)
+    def __init__(
+        self, kernel: Kernel, blocks: Blocks, short: bool, sizes: Sequence[Symbol] = ()
+    ) -> None:
+        super().__init__(kernel, blocks, short, sizes)
         assert self.product.weights is not None
         self.weights = self.product.weights
         (self.row,), (self.step,) = self.product.rows, self.product.reduced
@@ -168,7 +158,7 @@ class _AttentionWriter(ProductWriter):
 
     # -- the order of blocks -----------------------------------------------------------------------
 
-    def batch(self, blocks: int) -> None:
+    def batch(self, blocks: Expr) -> None:
         """As for a product; blocks with many steps come before those with few.
 
         They do so all over some elements of the batch: the last ones to begin are short.
@@ -176,12 +166,13 @@ class _AttentionWriter(ProductWriter):
         trend = self.trend()
         if trend:
             together = self.together()
-            self.line(f"z = block // {blocks * together} * {together} + block % {together}")
-            self.line(f"block = block % {blocks * together} // {together}")
+            count = bracketed(self.index(blocks * together).text)
+            self.line(f"z = block // {count} * {together} + block % {together}")
+            self.line(f"block = block % {count} // {together}")
         else:
             super().batch(blocks)
         if trend > 0:
-            self.line(f"block = {blocks - 1} - block")
+            self.line(f"block = {self.index(blocks - 1).text} - block")
 
     def trend(self) -> int:
         """Whether later rows have more steps, 1, or fewer, -1, as far as indices say; else 0."""
@@ -200,9 +191,11 @@ class _AttentionWriter(ProductWriter):
         width = self.column.extent
         for p in self.weights.products:
             width += p.depth.extent
-        size = (self.step.extent * width).constant or 0
+        size = ((self.step.extent.constant or USUAL) * width).constant or 0
         size *= self.dtype_of(self.product.right).itemsize
-        count = points_of(self.kernel.loops).constant or 1
+        count = points_of(self.kernel.loops).constant
+        if count is None:
+            count = self.kernel.loops[-1].extent.constant or 1
         number = max(1, min(count, CACHED // max(size, 1)))
         while count % number:
             number -= 1
@@ -230,14 +223,14 @@ class _AttentionWriter(ProductWriter):
 
     def steps_of_window(self) -> None:
         """First those between which and the rows of the block all is seen, then the others."""
-        conditions, extents = self.conditions, (self.row.extent.constant, self.step.extent.constant)
-        window = self.window()
+        conditions, window, rows = self.conditions, self.window(), self.row.extent
         if window == ALL:
-            self.steps_of(self.scores, f"start in range(0, {extents[1]}, RBLOCK)")
+            end = self.index(self.step.extent).text
+            self.steps_of(self.scores, f"start in range(0, {end}, RBLOCK)")
             return
-        first, last = loop_symbol("first", extents[0] or 0), loop_symbol("last", extents[0] or 0)
+        first, last = loop_symbol("first", rows), loop_symbol("last", rows)
         self.line(f"first = {self.first_row}")
-        self.line(f"last = tl.minimum(first + YBLOCK, {extents[0]}) - 1")
+        self.line(f"last = tl.minimum(first + YBLOCK, {self.index(rows).text}) - 1")
         self.symbols[first], self.symbols[last] = Value("first", NO_AXES), Value("last", NO_AXES)
         begin, end = self.range(window, first, last)
         self.line(f"begin = {begin} // RBLOCK * RBLOCK")
@@ -265,7 +258,7 @@ class _AttentionWriter(ProductWriter):
         That is any row where bounds that rise with it are taken at the first one, and every row
         where they are taken at the last one.
         """
-        begin, end = "0", str(self.step.extent.constant)
+        begin, end = "0", self.index(self.step.extent).text
         for bound in window.lower:
             begin = f"tl.maximum({begin}, {self.at_end(bound, rising, falling, 'tl.minimum')})"
         for bound in window.upper:
@@ -299,15 +292,14 @@ class _AttentionWriter(ProductWriter):
         return "weight"
 
     def finish(self) -> None:
-        logarithms, zero_rows = self.weights.logarithms, self.weights.zero_rows
+        logarithms = self.weights.logarithms
         self.line(f"{self.result} = {self.result} / total")
-        if zero_rows:
+        if self.weights.zero_rows:
             self.line(f"{self.result} = tl.where(total == 0, 0.0, {self.result})")
         if logarithms is None:
             return
-        self.line(f"total = top * {self.factor!r} + tl.log(total)")
-        if zero_rows:
-            self.line('total = tl.where(top == float("-inf"), 0.0, total)')
+        self.line(f"top = top * {self.factor!r}")
+        self.line('total = tl.where(tl.abs(top) == float("inf"), top, top + tl.log(total))')
         pointer = f"{logarithms.buffer} + {bracketed(self.index(logarithms.index).text)}"
         self.line(f"tl.store({pointer}, total{with_mask(self.masks['y'])})")
 
@@ -341,9 +333,9 @@ class _AttentionWriter(ProductWriter):
         if axis == "r":
             start = "start + "
         self.line(f"{name} = {start}{self.wide(f'tl.arange(0, {block})')}{place}")
-        extent, length = loop.extent.constant or 0, self.constants[block]
+        extent, length = loop.extent, self.constants[block]
         if axis == "r" and self.whole:
-            extent = length
+            extent = as_expr(length)
         elif axis == "r" and self.weights.tiles is not None:
             length = TILE
         self.extent_mask(name, extent, length, axis)

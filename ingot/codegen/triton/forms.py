@@ -76,21 +76,25 @@ def fits_short(kernel: Kernel, slack: int) -> bool:
     for expr in (*(p.length for p in kernel.parameters), *counts):
         if expr is None or expr.constant is None or expr.constant + slack >= SHORT:
             return False
-    stages = [*kernel.stages]
-    if kernel.product is not None:
-        if not all(map(_is_short, (kernel.product.left.index, kernel.product.right.index))):
-            return False
-        bodies = [*kernel.product.prologues]
-        weights = kernel.product.weights
-        if weights is not None:
-            for access in weights.accesses:
-                if not _is_short(access.index):
-                    return False
-            bodies.append(weights.body)
-        for body in bodies:
-            if body is not None:
-                stages.append(Stage((), body))
-    return all(_is_short(e) for stage in stages for e in _indices(stage))
+    return all(map(_is_short, _all_indices(kernel)))
+
+
+def _all_indices(kernel: Kernel) -> Iterable[Expr]:
+    """What a kernel computes of indices: where its product's operands are, and all that bodies
+    read."""
+    stages, product = list(kernel.stages), kernel.product
+    if product is not None:
+        yield product.left.index
+        yield product.right.index
+        bodies = [*product.prologues]
+        if product.weights is not None:
+            for access in product.weights.accesses:
+                yield access.index
+            bodies.append(product.weights.body)
+        for body in filter(None, bodies):
+            stages.append(Stage((), body))
+    for stage in stages:
+        yield from _indices(stage)
 
 
 def _indices(stage: Stage) -> Iterable[Expr]:
@@ -136,9 +140,9 @@ def _short_limit(kernel: Kernel, slack: int) -> Expr | None:
     expressions = extents_of(kernel.loops)
     for stage in kernel.stages:
         expressions += extents_of(stage.loops)
-    for stage in kernel.stages:
-        expressions += _indices(stage)
-    for e in expressions:
+    if kernel.product is not None:
+        expressions += extents_of(kernel.product.reduced)
+    for e in (*expressions, *_all_indices(kernel)):
         size = _magnitude(e, needed)
         if size is None:
             return None

@@ -81,17 +81,16 @@ def write_kernel(
     Raises Unsupported for what has no code.
     """
     kernel = replace(kernel, stages=tuple(map(with_cheaper_ops, kernel.stages)))
-    if kernel.product is not None:
-        from ingot.codegen.triton.attention import write_attention
-        from ingot.codegen.triton.product import write_product
-
-        if kernel.product.weights is not None:
-            return write_attention(kernel)
-        return write_product(kernel)
     form = form or general_form(kernel)
-    if not form.blocks.persistent:
+    writer: type[Writer] = Writer
+    if kernel.product is not None:
+        from ingot.codegen.triton.attention import AttentionWriter
+        from ingot.codegen.triton.product import ProductWriter
+
+        writer = ProductWriter if kernel.product.weights is None else AttentionWriter
+    elif not form.blocks.persistent:
         kernel = in_one_pass(kernel)
-    return Writer(kernel, form.blocks, form.short, sizes).write()
+    return writer(kernel, form.blocks, form.short, sizes).write()
 
 
 class Writer(AccessWriter):

@@ -27,7 +27,6 @@ from ingot.codegen.triton.kernel import Body, TritonKernel, write_kernel
 from ingot.collection import paused_collection
 from ingot.errors import CompilerBug, unsupported
 from ingot.loops.expr import Symbol
-from ingot.schedule.blocks import Condition
 from ingot.schedule.kernel import AnyKernel, Kernel, anonymous
 from ingot.schedule.plan import KernelStep
 from ingot.serial import in_threads, whole
@@ -90,27 +89,23 @@ class Binary:
 class CompiledForm:
     """A form of a kernel, written and compiled when it is asked for.
 
-    It is launched where the `conditions` hold, in `grid` blocks. A product has one `form`, None.
+    It is launched where the `conditions` hold, in `grid` blocks.
     """
 
     def __init__(
         self,
         kernel: Kernel,
-        form: Form | None,
+        form: Form,
         general: TritonKernel,
         gpu: Gpu,
         aligned: Sequence[bool],
     ):
         self._kernel, self._form, self._general = kernel, form, general
         self._gpu, self.aligned = gpu, tuple(aligned)
-        self.conditions: tuple[Condition, ...] = ()
-        self.is_general, self.grid = True, general.grid
-        self._written: TritonKernel | None = general
-        if form is not None:
-            self.conditions = form.conditions
-            self.is_general = form == general_form(kernel)
-            self.grid = form.blocks.count(kernel)
-            self._written = None
+        self.conditions = form.conditions
+        self.is_general = form == general_form(kernel)
+        self.grid = form.blocks.count(kernel)
+        self._written: TritonKernel | None = None
         self._binary: Binary | None = None
 
     @property
@@ -258,8 +253,6 @@ def _compiled(texts: Mapping[Body, Text], gpu: Gpu) -> dict[Body, Binary]:
 
 def _forms(kernel: Kernel, gpu: Gpu, aligned: Sequence[bool]) -> list[CompiledForm]:
     general = write_kernel(kernel)
-    if kernel.product is not None:
-        return [CompiledForm(kernel, None, general, gpu, aligned)]
     results = []
     for form in forms_of(kernel):
         results.append(CompiledForm(kernel, form, general, gpu, aligned))

@@ -9,25 +9,14 @@ import torch
 
 from ingot.codegen.triton import ops
 from ingot.codegen.triton.accesses import with_mask
-from ingot.codegen.triton.block import Value
-from ingot.codegen.triton.forms import fits_short
+from ingot.codegen.triton.block import Value, bracketed
 from ingot.codegen.triton.kernel import TritonKernel, Writer
 from ingot.errors import CompilerBug
-from ingot.loops.expr import Expr, Symbol
+from ingot.loops.expr import ONE, ZERO, Expr, Symbol
 from ingot.loops.ir import Access, Body
 from ingot.loops.spaces import points_of
 from ingot.schedule.blocks import Blocks
 from ingot.schedule.kernel import Kernel, Stage
-
-
-def write_product(kernel: Kernel) -> TritonKernel:
-    """The Triton code of a kernel with a product, whose sizes are known."""
-    assert kernel.product is not None
-    tiling = kernel.product.tiling
-    if tiling is None:
-        raise CompilerBug("codegen", "a product without a tiling", kernel.name, kernel.origin.where)
-    blocks = Blocks(tiling.columns, tiling.depth, tiling.rows, warps=tiling.warps)
-    return ProductWriter(kernel, blocks, fits_short(kernel, blocks.slack)).write()
 
 
 class ProductWriter(Writer):
@@ -39,11 +28,13 @@ class ProductWriter(Writer):
 
     order = ("y", "x")
 
-    def __init__(self, kernel: Kernel, blocks: Blocks, short: bool) -> None:
-        super().__init__(kernel, blocks, short)
+    def __init__(
+        self, kernel: Kernel, blocks: Blocks, short: bool, sizes: Sequence[Symbol] = ()
+    ) -> None:
+        super().__init__(kernel, blocks, short, sizes)
         assert kernel.product is not None and kernel.product.tiling is not None
         self.product, self.tiling = kernel.product, kernel.product.tiling
-        self.depth = _points(self.product.reduced)
+        self.depth = points_of(self.product.reduced)
 
     def write(self) -> TritonKernel:
         return replace(super().write(), stages=self.tiling.stages)
@@ -63,8 +54,7 @@ class ProductWriter(Writer):
             "XBLOCK": self.tiling.columns,
             "RBLOCK": self.tiling.depth,
         }
-        down = self.product.row_blocks.constant or 0
-        across = self.product.column_blocks.constant or 0
+        down, across = self.product.row_blocks, self.product.column_blocks
         self.line(f"block = {self.wide('tl.program_id(0)')}")
         if self.kernel.loops:
             self.batch(down * across)
@@ -73,33 +63,38 @@ class ProductWriter(Writer):
         self.first_row = y.removesuffix(" + ") or "0"
         self.line(f"y = {y}{self.wide('tl.arange(0, YBLOCK)')}[:, None]")
         self.line(f"x = {x}{self.wide('tl.arange(0, XBLOCK)')}[None, :]")
-        self.extent_mask("y", _points(self.product.rows), self.tiling.rows)
-        self.extent_mask("x", _points(self.product.columns), self.tiling.columns)
+        self.extent_mask("y", points_of(self.product.rows), self.tiling.rows)
+        self.extent_mask("x", points_of(self.product.columns), self.tiling.columns)
         self.split("y", "y", self.product.rows)
         self.split("x", "x", self.product.columns)
         self.sums()
 
-    def batch(self, blocks: int) -> None:
+    def batch(self, blocks: Expr) -> None:
         """The element of the batch that this block is of, and its number among the `blocks`
         there."""
-        self.line(f"z = block // {blocks}")
-        self.line(f"block = block % {blocks}")
+        count = bracketed(self.index(blocks).text)
+        self.line(f"z = block // {count}")
+        self.line(f"block = block % {count}")
 
-    def extent_mask(self, name: str, extent: int, block: int, axis: str = "") -> None:
+    def extent_mask(self, name: str, extent: Expr, block: int, axis: str = "") -> None:
         self.masks[axis or name] = None
-        if extent % block:
-            self.line(f"{name}mask = {name} < {extent}")
+        if extent % block is not ZERO:
+            self.line(f"{name}mask = {name} < {self.index(extent).text}")
             self.masks[axis or name] = f"{name}mask"
 
-    def place(self, down: int, across: int) -> tuple[str, str]:
+    def place(self, down: Expr, across: Expr) -> tuple[str, str]:
         """Where the tile of this block begins, down and across.
 
         Blocks that run at about the same time share what they read.
         """
-        if down == 1:
-            return "", "" if across == 1 else "block * XBLOCK + "
-        if across == 1:
+        if down is ONE:
+            return "", "" if across is ONE else "block * XBLOCK + "
+        if across is ONE:
             return "block * YBLOCK + ", ""
+        return self.in_groups(down.constant or 0, across.constant or 0)
+
+    def in_groups(self, down: int, across: int) -> tuple[str, str]:
+        """The same for several tiles down and across, of which there are known numbers."""
         group = min(self.tiling.group, down)
         self.line(
             f"# {group} tiles down, then the next ones across: what they read stays in the L2 cache"
@@ -116,7 +111,7 @@ class ProductWriter(Writer):
         p = self.product
         self.line(f"{p.name} = tl.zeros([YBLOCK, XBLOCK], tl.float32)")
         known, self.known = self.known, dict(self.known)
-        self.line(f"for start in range(0, {self.depth}, RBLOCK):")
+        self.line(f"for start in range(0, {self.index(self.depth).text}, RBLOCK):")
         self.indent += 1
         steps = self.wide("tl.arange(0, RBLOCK)")
         left = self.operand(p.left, p.prologues[0], "r", f"{steps}[None, :]", ("y", "r"))
@@ -166,7 +161,3 @@ class ProductWriter(Writer):
 
     def stage(self, stage: Stage) -> None:
         self.body(stage, frozenset("yx"))
-
-
-def _points(loops: Sequence[Symbol]) -> int:
-    return points_of(loops).constant or 0

@@ -66,12 +66,12 @@ def softmax_input(node: Node) -> tuple[Node, bool] | None:
     if not (_is(weights, aten.exp.default, 2) and _is(total, aten.sum.dim_IntList, 1)):
         return None
     shifted = _node(_node(weights).args[0])
-    if _node(total).args[0] is not weights or not _keeps_last(_node(total)):
+    if _node(total).args[0] is not weights or not keeps_last(_node(total)):
         return None
     if not _is(shifted, aten.sub.Tensor, 1) or shifted.kwargs:
         return None
     x, largest = _node(shifted.args[0]), shifted.args[1]
-    if not _is(largest, aten.amax.default, 1) or not _keeps_last(_node(largest)):
+    if not _is(largest, aten.amax.default, 1) or not keeps_last(_node(largest)):
         return None
     if _node(largest).args[0] is not x or len(x.users) != 2:
         return None
@@ -100,7 +100,7 @@ def _is_last(node: Node, dim: Any) -> bool:
     return dim in (-1, _value(node).dim() - 1)
 
 
-def _keeps_last(node: Node) -> bool:
+def keeps_last(node: Node) -> bool:
     """Whether a reduction is over the last dimension alone, and keeps it."""
     if len(node.args) != 3 or node.args[2] is not True or node.kwargs:
         return False

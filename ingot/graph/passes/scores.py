@@ -7,21 +7,26 @@ size of the scores is then in memory. Where such a value has another use, all st
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from itertools import filterfalse
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch.fx import Graph, Node
 
+from ingot.errors import Unsupported
 from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor, new_fake
-from ingot.graph.nodes import add_call, ancestors, fake_result, reached_from
-from ingot.graph.passes.attention import softmax_input
+from ingot.graph.geometry import at_hand, surely_same
+from ingot.graph.nodes import add_call, ancestors, fake_result, only_user, reached_from
+from ingot.graph.passes.attention import keeps_last, softmax_input
 from ingot.graph.passes.linear import swaps_dims
 from ingot.graph.schemas import is_pointwise, is_random
+from ingot.graph.symbols import is_decided_by_data, to_expr
+from ingot.loops.expr import Expr
 from ingot.loops.own_ops import scored_attention, scored_product, scored_square
 from ingot.loops.scores import Step, Value, encode
 from ingot.sequences import map_leaves
@@ -61,11 +66,12 @@ ON_CPU = Kinds((*_HALVES, torch.float32), 512, (_SAFE,), others=True)
 
 
 def recognize_scores(graph: AtenGraph, device: str = "cuda", kinds: Kinds = ON_GPU) -> None:
-    """Replace each attention of these kinds whose sizes are known and scores in float32."""
+    """Replace each attention of these kinds with scores in float32. Sizes may be symbols, but for
+    those of heads."""
     for node in list(graph.graph.nodes):
         if node.target not in kinds.softmax:
             continue
-        value = _static(node)
+        value = _tensor(node)
         if value is None or value.device.type != device or value.dtype is not torch.float32:
             continue
         match = _scores(node)
@@ -97,14 +103,16 @@ def _scores(node: Node) -> tuple[Node, bool] | None:
     return softmax_input(node)
 
 
-def _static(node: Any) -> FakeTensor | None:
-    """The value of a node, if it is a tensor whose geometry is known."""
+def _tensor(node: Any) -> FakeTensor | None:
+    """The value of a node, if it is a tensor whose geometry the data do not decide."""
     value = None
     if isinstance(node, Node):
         value = node.meta.get("val")
-    if isinstance(value, FakeTensor) and geometry.is_static(value):
-        return value
-    return None
+    if not isinstance(value, FakeTensor):
+        return None
+    if any(map(is_decided_by_data, (*value.shape, *value.stride()))):
+        return None
+    return value
 
 
 class _Attention:
@@ -130,9 +138,11 @@ class _Attention:
         self.row_sums: list[Node] = []
         self.uses: list[Node] = []  # products that squares are an operand of
         self.others: list[Node] = []  # what else reads squares, in memory
-        # what a softmax that is written out consists of
-        self.inside = reached_from([scores]).intersection(ancestors([softmax]))
-        self.inside -= {scores, softmax}
+        # what a softmax that is written out consists of, and a sum's logarithm
+        self.inside = _between(scores, softmax)
+        self.logarithm = _logarithm_of(scores)
+        if self.logarithm is not None:
+            self.inside |= {*_between(scores, self.logarithm), self.logarithm}
 
     def replace(self) -> None:
         product = self.first_product()
@@ -141,16 +151,23 @@ class _Attention:
         forward = self.forward_product()
         if forward is None or not self.kinds.plain and self.is_plain(product):
             return
+        if self.logarithm is not None and self.logarithm < forward:
+            return  # it would be read before it is there
         for total in list(self.row_sums):
             if not self.is_known_sum(total, forward):
                 self.row_sums.remove(total)
                 self.others.append(total)
         if self.others and not self.may_be_in_memory():
             return
-        if not all(map(self.takes_operands, [product, *self.uses, *filter(None, [self.tangent])])):
+        products = [product, *self.uses, *filter(None, [self.tangent])]
+        if not all(map(self.takes_operands, products)):
             return
         try:
+            for width in map(self.width, products):
+                int(width)  # which becomes a guard: a kernel is for heads of one width
             self.rewrite(product, forward)
+        except Unsupported:  # it is too late for a guard
+            return
         except TypeError:  # of an argument that steps have no words for
             return
 
@@ -163,8 +180,8 @@ class _Attention:
         waiting, known = [node], {node}
         while waiting and seen < MOST_STEPS:
             node, seen = waiting.pop(), seen + 1
-            value = _static(node)
-            if value is None or value.numel() != elements:
+            value = _tensor(node)
+            if value is None or not surely_same(value.numel(), elements):
                 continue
             if node.target is aten.bmm.default:
                 return node
@@ -200,8 +217,8 @@ class _Attention:
             elif node is self.softmax:
                 self.squares[node] = None
             elif not any(map(self.is_square, node.all_input_nodes)):
-                value = _static(node)
-                if behind and is_product and value is not None and value.shape == shape:
+                value = _tensor(node)
+                if behind and is_product and value is not None and _same(value.shape, shape):
                     if not self.meets(node):
                         continue
                     if self.tangent is not None:
@@ -215,7 +232,7 @@ class _Attention:
     def is_in_rows(self, square: Node) -> bool:
         """Whether a row of a square is that of the scores."""
         shape, rows = fake_result(square).shape, fake_result(self.scores).shape[-2:]
-        return 0 not in shape and shape[-2:] == rows
+        return not geometry.has_zero(shape) and _same(shape[-2:], rows)
 
     def meets(self, product: Node) -> bool:
         """Whether what follows from a product meets squares."""
@@ -232,21 +249,22 @@ class _Attention:
 
     def takes(self, node: Node) -> bool:
         """Whether a reader of squares is one that is understood; notes it."""
-        value = _static(node)
+        value = _tensor(node)
         if value is None:
             return False
         if node.target is aten.bmm.default:
             self.uses.append(node)
             left, right = node.args
             return self.is_square(left) is not self.is_square(right)
-        if node.target in _TURNS and _static(node) is not None and swaps_dims(node, 3, 1, 2):
+        if node.target in _TURNS and _tensor(node) is not None and swaps_dims(node, 3, 1, 2):
             self.turned[node] = node.args[0]  # type: ignore[assignment]
             return node.args[0] in self.squares
         if node.target is aten.sum.dim_IntList:
             self.row_sums.append(node)
             return True
         elements = fake_result(self.scores).numel()
-        if value.numel() == elements and (_is_elementwise(node) or _keeps_elements(node)):
+        is_square = surely_same(value.numel(), elements)
+        if is_square and (_is_elementwise(node) or _keeps_elements(node)):
             self.squares[node] = None
         else:
             self.others.append(node)
@@ -309,8 +327,8 @@ class _Attention:
         values = forward.args[1]
         if not isinstance(turned, Node) or turned.target not in _TURNS:
             return False
-        value, result = _static(gradient), _static(forward)
-        if value is None or result is None or value.shape != result.shape:
+        value, result = _tensor(gradient), _tensor(forward)
+        if value is None or result is None or not _same(value.shape, result.shape):
             return False
         return turned.args[0] is values
 
@@ -320,15 +338,17 @@ class _Attention:
         for operand in node.args:
             if self.is_square(operand):
                 continue
-            value = _static(operand)
-            if value is None or self.width(node) > self.kinds.widest or 0 in value.shape:
+            value = _tensor(operand)
+            if value is None or geometry.has_zero(value.shape):
                 return False
-            source = _static(_source(operand)[0])  # type: ignore[arg-type]
+            if at_hand(self.width(node)) > self.kinds.widest:
+                return False
+            source = _tensor(_source(operand)[0])  # type: ignore[arg-type]
             if source is None or source.dtype not in self.kinds.dtypes:
                 return False
         return True
 
-    def width(self, product: Node) -> int:
+    def width(self, product: Node) -> int | torch.SymInt:
         """How many elements of a head are in a row of a product's operands."""
         left, right = product.args
         if self.is_square(left):
@@ -339,19 +359,21 @@ class _Attention:
 
     def rewrite(self, product: Node, forward: Node) -> None:
         nodes, shape = self.graph.graph, fake_result(product).shape
-        text, captured = self.steps(self.scores, [product], None)
+        text, sizes, captured = self.steps(self.scores, [product], None)
         replaced: list[tuple[Node, Node]] = []
         with nodes.inserting_before(forward):
             operands = _narrowed(nodes, [*product.args, forward.args[1]])
-            args = (*operands, captured, text, self.zero_rows)
+            args = (*operands, captured, text, sizes, self.zero_rows)
             result = fake_result(forward)
             rows = new_fake((*shape[:2], 1), result, dtype=torch.float32)
             whole = add_call(nodes, scored_attention, args, forward.meta, val=(result, rows))
             node = add_call(nodes, operator.getitem, (whole, 0), forward.meta)
             replaced.append((forward, node))
-            if len(self.uses) > 1 or self.others:
+            if len(self.uses) > 1 or self.others or self.logarithm is not None:
                 logarithms = add_call(nodes, operator.getitem, (whole, 1), forward.meta, val=rows)
                 logarithms = self.viewed(logarithms, fake_result(self.softmax))
+            if self.logarithm is not None:
+                replaced.append((self.logarithm, logarithms))
         for old in self.row_sums:
             with nodes.inserting_before(old):
                 replaced.append((old, self.row_sum(old, node)))
@@ -371,7 +393,7 @@ class _Attention:
         shape = (*like.shape[:-1], 1)
         value = new_fake(shape, fake_result(rows), dtype=torch.float32)
         return add_call(
-            self.graph.graph, aten.view.default, (rows, list(shape)), rows.meta, val=value
+            self.graph.graph, aten.view.default, (rows, _sizes(shape)), rows.meta, val=value
         )
 
     def row_sum(self, old: Node, result: Node) -> Node:
@@ -401,7 +423,7 @@ class _Attention:
         products = [product]
         if self.tangent is not None and self.tangent in self.needed(square):
             products.append(self.tangent)
-        text, captured = self.steps(square, products, logarithms)
+        text, sizes, captured = self.steps(square, products, logarithms)
         result = fake_result(use)
         with nodes.inserting_before(use):
             (other,) = _narrowed(nodes, [other])
@@ -410,11 +432,11 @@ class _Attention:
                 operands += _narrowed(nodes, p.args)
             if not is_left:  # a @ b is the transpose of b.T @ a.T
                 other, by_keys = _turned(nodes, other), not by_keys
-            sizes: tuple[Any, ...] = tuple(result.shape)
+            shape: tuple[Any, ...] = tuple(result.shape)
             if not is_left:
-                sizes = (sizes[0], sizes[2], sizes[1])
-            wide = new_fake(sizes, result, dtype=torch.float32)
-            args = (operands, other, captured, text, by_keys, self.zero_rows)
+                shape = (shape[0], shape[2], shape[1])
+            wide = new_fake(shape, result, dtype=torch.float32)
+            args = (operands, other, captured, text, sizes, by_keys, self.zero_rows)
             node = add_call(nodes, scored_product, args, use.meta, val=wide)
             if not is_left:
                 node = _turned(nodes, node)
@@ -431,13 +453,21 @@ class _Attention:
         """Have a reader read a square that is computed anew."""
         assert self.tangent is not None
         products = [product, self.tangent]
-        text, captured = self.steps(square, products, logarithms)
+        text, sizes, captured = self.steps(square, products, logarithms)
         result = fake_result(square)
         operands = [*product.args, *self.tangent.args]
-        args = (operands, captured, text, list(result.shape))
+        args = (operands, captured, text, sizes, _sizes(result.shape))
         with self.graph.graph.inserting_before(reader):
             node = add_call(self.graph.graph, scored_square, args, square.meta, val=result)
         reader.replace_input_with(square, node)
+
+    @property
+    def odd_rows(self) -> list[tuple[float, float]]:
+        """Logarithms of infinite sums and, with `zero_rows`, of rows of nothing: what weights are
+        made with instead, so that they are NaN and 0."""
+        if self.zero_rows:
+            return [(math.inf, math.nan), (-math.inf, 0.0)]
+        return [(math.inf, math.nan)]
 
     def needed(self, square: Node) -> list[Node]:
         """The squares that one follows from, itself included, in order."""
@@ -446,8 +476,8 @@ class _Attention:
 
     def steps(
         self, square: Node, products: list[Node], logarithms: Node | None
-    ) -> tuple[str, list[Node]]:
-        """The text of what makes a square of products, and what it captures."""
+    ) -> tuple[str, list[Any], list[Node]]:
+        """The text of what makes a square of products, the sizes in it, and what it captures."""
         ready = {*products}
         if logarithms is None:
             ready.add(self.softmax)
@@ -474,21 +504,98 @@ class _Attention:
                 return leaf.args[0]
             return Value(numbers[leaf])
 
+        def add(target: Any, args: Any, kwargs: Any, like: Any, dtype: torch.dtype) -> Value:
+            args, kwargs = map_leaves(numbered, args), map_leaves(numbered, kwargs)
+            shape = tuple(_sizes(fake_result(like).shape))
+            steps.append(Step(target, args, _known(kwargs), shape, dtype))
+            return Value(count + len(steps) - 1)
+
         for node in between:
-            calls: list[Any] = [(node.target, node.args, dict(node.kwargs))]
+            dtype = fake_result(node).dtype
             if node is self.softmax:
-                calls = [
-                    (aten.sub.Tensor, (self.scores, logarithms), {}),
-                    (aten.exp.default, (Value(count),), {}),
-                ]
-            for target, args, kwargs in calls:
-                value = fake_result(node)
-                args, kwargs = map_leaves(numbered, args), map_leaves(numbered, kwargs)
-                step = Step(target, args, _known(kwargs), tuple(value.shape), value.dtype)  # type: ignore[arg-type]
-                steps.append(step)
-                count += 1
-            numbers[node] = count - 1
-        return encode(steps), list(captured)
+                value: Any = logarithms
+                rows = logarithms
+                for odd, number in self.odd_rows:
+                    is_odd = add(aten.eq.Scalar, (value, odd), {}, rows, torch.bool)
+                    value = add(aten.masked_fill.Scalar, (value, is_odd, number), {}, rows, dtype)
+                value = add(aten.sub.Tensor, (self.scores, value), {}, node, dtype)
+                value = add(aten.exp.default, (value,), {}, node, dtype)
+            else:
+                value = add(node.target, node.args, dict(node.kwargs), node, dtype)
+            numbers[node] = value.number
+        return *encode(steps), list(captured)
+
+
+def _sizes(shape: Sequence[int | torch.SymInt]) -> list[int | Expr]:
+    """Sizes as arguments of a node."""
+    sizes = list[int | Expr]()
+    for size in shape:
+        sizes.append(size if isinstance(size, int) else to_expr(size))
+    return sizes
+
+
+def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether shapes or strides are equal, whatever symbols stand for."""
+    return len(a) == len(b) and all(map(surely_same, a, b))
+
+
+def _lies_alike(a: FakeTensor, b: FakeTensor) -> bool:
+    return _same(a.stride(), b.stride())
+
+
+def _between(first: Node, last: Node) -> set[Node]:
+    """What the last node is computed by from the first."""
+    return reached_from([first]).intersection(ancestors([last])) - {first, last}
+
+
+def _logarithm_of(scores: Node) -> Node | None:
+    """The logarithm of the sums of the exponentials of scores, as `logsumexp` is decomposed, if
+    nothing else reads what it is computed by."""
+    for shifted in scores.users:
+        node: Node | None = shifted
+        for target in (aten.exp.default, aten.sum.dim_IntList, aten.log.default, aten.add.Tensor):
+            node = node and only_user(node)
+            if node is None or node.target is not target:
+                break
+            if target is aten.sum.dim_IntList and not keeps_last(node):
+                break
+        else:
+            assert node is not None
+            shifts = shifted.args[1:], node.args[1:]
+            is_sum = shifted.target is aten.sub.Tensor and shifts[0] == shifts[1]
+            if is_sum and _is_finite_maximum(shifts[0][0], scores) and _is_closed(scores, node):
+                return node
+    return None
+
+
+def _is_finite_maximum(node: Any, scores: Node) -> bool:
+    """Whether a node is the largest of each row of scores, or 0 where that is infinite."""
+    if not isinstance(node, Node) or node.target is not aten.where.self:
+        return False
+    is_infinite, zero, largest = node.args
+    if not _calls(largest, aten.amax.default, scores) or not keeps_last(largest):
+        return False
+    if not _calls(is_infinite, aten.eq.Scalar) or is_infinite.args[1] != math.inf:
+        return False
+    if not _calls(is_infinite.args[0], aten.abs.default, largest):
+        return False
+    return isinstance(zero, Node) and _is_number(zero) and zero.args == (0.0,)
+
+
+def _calls(node: Any, target: OpOverload, first: Node | None = None) -> TypeGuard[Node]:
+    """Whether a node calls an op, with this first argument."""
+    if not isinstance(node, Node) or node.target is not target:
+        return False
+    return first is None or node.args[0] is first
+
+
+def _is_closed(first: Node, last: Node) -> bool:
+    """Whether nothing else reads what is between two nodes."""
+    inside = _between(first, last)
+    readers = {last}
+    for node in inside:
+        readers.update(node.users)
+    return readers <= inside | {last}
 
 
 def _is_number(node: Node) -> bool:
@@ -520,8 +627,8 @@ def _source(operand: Node) -> tuple[Node, list[Node]]:
     node, views = operand, list[Node]()
     while node.args and isinstance(source := node.args[0], Node):
         if _only_casts(node):
-            a, b = _static(source), _static(node)
-            if a is not None and b is not None and _is_half(source) and a.stride() == b.stride():
+            a, b = _tensor(source), _tensor(node)
+            if a is not None and b is not None and _is_half(source) and _lies_alike(a, b):
                 return source, views[::-1]
             break
         if not getattr(node.target, "is_view", False):
@@ -550,7 +657,7 @@ def _narrow(graph: Graph, node: Node, views: Sequence[Node]) -> Node:
 
 
 def _is_half(node: Any) -> bool:
-    value = _static(node)
+    value = _tensor(node)
     return value is not None and value.dtype in _HALVES
 
 
@@ -573,7 +680,7 @@ def _keeps_elements(node: Node) -> bool:
     """Whether a node holds all elements of its argument, in their order."""
     if node.target not in _VIEWS or not isinstance(source := node.args[0], Node):
         return False
-    a, b = _static(source), _static(node)
+    a, b = _tensor(source), _tensor(node)
     if a is None or b is None or node.kwargs:
         return False
-    return a.numel() == b.numel() and all(map(geometry.surely_contiguous, (a, b)))
+    return surely_same(a.numel(), b.numel()) and all(map(geometry.surely_contiguous, (a, b)))

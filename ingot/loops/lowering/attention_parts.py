@@ -58,7 +58,7 @@ def put_together(
     """The result of (batch, part, row, column) and logarithms of (batch, part, row), and the
     logarithm of the whole sum, (batch, row, 1).
 
-    A row of nothing is NaN, or zero with `zero_rows`, and the logarithm of one is then zero.
+    A row of nothing is NaN, or zero with `zero_rows`.
     """
     batch, _, rows, columns = results.sizes
     kept = contiguous((batch, rows), torch.float32)
@@ -96,11 +96,10 @@ def put_together(
         return ops.apply("where", _is_zero(divisor), _number(0.0), quotient)
 
     def logarithm(index: Index) -> int:
-        divisor = total.load(index[:2])
-        value = ops.apply("add", base(index[:2]), ops.apply("log", divisor))
-        if not zero_rows:
-            return value
-        return ops.apply("where", _is_zero(divisor), _number(0.0), value)
+        largest = top.load(index[:2])
+        is_infinite = ops.apply("eq", ops.apply("abs", largest), _number(math.inf))
+        value = ops.apply("add", largest, ops.apply("log", total.load(index[:2])))
+        return ops.apply("where", is_infinite, largest, value)
 
     value = lw.computed(whole._replace(device=outs[0].device), result, [sums, total], cost=3)
     of_logarithms = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import filterfalse
 
 import torch
 
@@ -19,6 +20,7 @@ from ingot.loops.windows import Conditions, symbols_of
 
 # The condition is computed at one of so many of the scores, at most; on a CPU at all of them.
 SHARE = 4
+MANY = 1 << 30  # what a symbolic extent is taken for
 
 
 def tiles_of(
@@ -29,8 +31,9 @@ def tiles_of(
     None where there are few tiles, where the window of the indices says as much, or where the lists
     would take too long.
     """
-    if min(row.extent.constant or 0, step.extent.constant or 0) <= TILE:
-        return None
+    for loop in (row, step):
+        if (loop.extent.constant or MANY) <= TILE:
+            return None
     conditions = Conditions(weight, softmax, row, step)
     of_places = conditions.of_places
     if all(map(conditions.is_told, of_places)):
@@ -67,9 +70,8 @@ class _Condition:
 
     def is_dear(self, share: int) -> bool:
         """Whether it is computed at more than one of so many scores."""
-        points = product(extents_of(self.loops)).constant or 0
-        scores = product(extents_of((*self.batch, *self.places))).constant or 0
-        return share * points > scores
+        others = filterfalse(self.loops.__contains__, (*self.batch, *self.places))
+        return (product(extents_of(others)).constant or MANY) < share
 
     @property
     def points(self) -> int:

@@ -128,9 +128,13 @@ def run_kernel(
 
 def form_for(kernel: Kernel, sizes: Mapping[Symbol, int]) -> Form | None:
     """What the native core launches for these sizes."""
-    forms = [] if kernel.product is not None else forms_of(kernel)
     return next(
-        (f for f in forms if all(e.evaluate(dict(sizes)) <= most for e, most in f.conditions)), None
+        (
+            f
+            for f in forms_of(kernel)
+            if all(e.evaluate(dict(sizes)) <= most for e, most in f.conditions)
+        ),
+        None,
     )
 
 

@@ -36,7 +36,7 @@ if not available():
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 if not INTERPRETED:
-    LARGE = ("results", "tiles_that", "parts_of_the", "gradients", "second_sum")
+    LARGE = ("results", "tiles_", "parts_of_the", "gradients", "second_sum", "symbolic")
     REST = " and ".join(f"not test_{name}" for name in LARGE)
 
     @long
@@ -242,10 +242,11 @@ def test_few_tiles_and_dear_conditions_have_no_lists() -> None:
         assert (weights(graph), lists(graph)) == (1, 0)
 
 
-def trained(function: Function, leaves: list[Tensor]) -> Partition:
+def trained(function: Function, leaves: list[Tensor], dynamic: tuple[int, ...] = ()) -> Partition:
+    """The forward and the backward; sizes in the dimensions `dynamic` are symbols."""
     context = FakeContext()
     with context:
-        fakes = [context.fake(t) for t in leaves]
+        fakes = [context.fake(t, frozenset(dynamic)) for t in leaves]
     joint = trace_joint(graph_of(function), fakes, context)
     recognize_scores(joint.aten, "cpu")
     remove_dead_code(joint.aten)
@@ -262,6 +263,53 @@ def test_gradients(name: str, sizes: tuple[int, ...]) -> None:
     parts = trained(function, leaves)
     assert (weights(parts.forward), weights(parts.backward)) == (1, 3)
     check_training(function, args, leaves, parts)
+
+
+SYMBOLIC = ["plain", "causal", "window", "prefix", "above", "nothing seen", "alibi", "capped"]
+
+
+@interpreted
+@pytest.mark.parametrize("sizes", [SIZES[1], SIZES[2], SIZES[3]], ids=str)
+@pytest.mark.parametrize("name", SYMBOLIC)
+@pytest.mark.parametrize("dynamic", [(2,), (0, 2)], ids=str)
+def test_symbolic_lengths(name: str, sizes: tuple[int, ...], dynamic: tuple[int, ...]) -> None:
+    function, args = attention(SCORES[name]), inputs(sizes)
+    leaves = [t.clone().requires_grad_() for t in args]
+    parts = trained(function, leaves, dynamic if sizes[0] > 1 else dynamic[:-1])
+    assert (weights(parts.forward), weights(parts.backward)) == (1, 3)
+    check_training(function, args, leaves, parts)
+
+
+@interpreted
+@pytest.mark.parametrize("name", ["documents", "keys that are there", "with a bias", "blocks"])
+def test_tiles_of_symbolic_lengths(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_tiles, "SHARE", 1)
+    function, args = attention(LISTED[name]), inputs(LISTED_SIZES[0])
+    leaves = [t.clone().requires_grad_() for t in args]
+    parts = trained(function, leaves, (2,))
+    assert (lists(parts.forward), lists(parts.backward)) == (1, 3)
+    check_training(function, args, leaves, parts)
+
+
+@compiled
+@pytest.mark.parametrize("gpu", DEVICES[1::2], ids=str)
+def test_forms_of_symbolic_lengths(gpu: Gpu) -> None:
+    """One has its indices in 32 bits, where these are enough."""
+    leaves = [torch.randn(2, 4, 256, 64).bfloat16().requires_grad_() for _ in range(3)]
+    parts = trained(attention(causal), leaves, (0, 2))
+    for graph, count in ((parts.forward, 1), (parts.backward, 2)):
+        steps = []
+        for step in planned(graph).steps:
+            if isinstance(step, KernelStep) and isinstance(step.kernel, Kernel):
+                if step.kernel.product is not None:
+                    steps.append(step)
+        assert len(steps) == count
+        kernels = compile_kernels(steps, gpu)
+        for step in steps:
+            forms = kernels.forms(step.kernel)  # type: ignore[arg-type]
+            assert [form.written.short for form in forms] == [True, False]
+            for form in forms:
+                assert form.binary.image[:4] == b"\x7fELF"
 
 
 def check_training(
