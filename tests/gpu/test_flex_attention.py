@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import ingot
+from ingot.compiler import Compiler
 
 BATCH, HEADS, LENGTH = 2, 4, 300
 Function = Callable[..., Tensor]
@@ -73,6 +74,14 @@ def functions() -> dict[str, tuple[Function | None, Function | None]]:
 def exact(score: Function | None, mask: Function | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     shared = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+    return torch.softmax(scores_of(score, mask, q, k), -1).nan_to_num(0.0) @ v
+
+
+def logarithms(score: Function | None, mask: Function | None, q: Tensor, k: Tensor) -> Tensor:
+    return scores_of(score, mask, q, k).logsumexp(-1)
+
+
+def scores_of(score: Function | None, mask: Function | None, q: Tensor, k: Tensor) -> Tensor:
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     b, h, i, j = (torch.arange(n, device="cuda") for n in scores.shape)
     places = b[:, None, None, None], h[:, None, None], i[:, None], j
@@ -80,7 +89,7 @@ def exact(score: Function | None, mask: Function | None, q: Tensor, k: Tensor, v
         scores = score(scores, *places)
     if mask is not None:
         scores = scores.masked_fill(~mask(*places), -math.inf)
-    return torch.softmax(scores, -1).nan_to_num(0.0) @ v
+    return scores
 
 
 def off(actual: Tensor, expected: Tensor) -> float:
@@ -118,6 +127,46 @@ def late(s: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
 @pytest.mark.parametrize("score", [None, capped], ids=["plain", "capped"])
 def test_few_queries(score: Function | None, queries: int, keys: int) -> None:
     compare(score, None, torch.bfloat16, [(BATCH, HEADS, n, 64) for n in (queries, keys, keys)])
+
+
+def of_documents(length: int) -> Function:
+    documents = torch.arange(length, device="cuda") // 70
+    return lambda b, h, q, k: (documents[q] == documents[k]) & (q >= k)
+
+
+@pytest.mark.parametrize("name", ["plain", "causal", "window", "prefix", "capped", "documents"])
+def test_lengths_that_vary(name: str) -> None:
+    """One entry behind the first, each length with a mask of its own; the logarithms too."""
+    score = capped if name == "capped" else None
+
+    def function(q: Tensor, k: Tensor, v: Tensor, blocks: Any) -> Any:
+        return flex_attention(q, k, v, score, blocks, return_lse=True)
+
+    compiled = ingot.compile(function, fullgraph=True)
+    for length in (300, 520, 64, 1000, 129):
+        mask: Function | None = {"causal": causal, "window": window, "prefix": prefix}.get(name)
+        if name == "documents":
+            mask = of_documents(length)
+        blocks = None
+        if mask is not None:
+            blocks = create_block_mask(mask, None, None, length, length, device="cuda")
+        shape = BATCH, HEADS, length, 64
+        args = [torch.randn(shape, device="cuda").bfloat16() for _ in range(3)]
+        leaves = [t.clone().requires_grad_() for t in args]
+        wide = [t.double().requires_grad_() for t in args]
+        ours, expected = compiled(*leaves, blocks), [exact(score, mask, *wide)]
+        expected.append(logarithms(score, mask, wide[0], wide[1]))
+        assert ours[1].dtype is torch.float32
+        tangents = [torch.randn_like(t) for t in expected]
+        given = [tangents[0].bfloat16(), tangents[1].float()]
+        true = torch.autograd.grad(expected, wide, [t.double() for t in given])
+        eps = torch.finfo(torch.bfloat16).eps
+        for one, other in zip(ours, expected, strict=True):
+            assert off(one.detach(), other.detach()) < 2 * eps
+        for one, other in zip(torch.autograd.grad(ours, leaves, given), true, strict=True):
+            assert off(one, other) < 3 * eps
+    compiler = Compiler.of(compiled)
+    assert compiler is not None and len(compiler.compilations) == 2
 
 
 @pytest.mark.parametrize("batch, queries", [(1, 1), (1, 64), (2, 64)])
