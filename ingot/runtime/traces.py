@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ingot.loops.expr import Expr
+from ingot.loops.expr import ONE, Expr
 from ingot.loops.ir import Buffer, View
 from ingot.loops.side_effects import acts
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
@@ -75,12 +75,16 @@ def unaligned_inputs(plan: Plan) -> set[str]:
 
 def _is_dense(buffer: Buffer) -> bool:
     """Whether the elements of a buffer are known to lie side by side, each for itself."""
-    count = 1
-    strides, sizes = constants_of(buffer.strides), constants_of(buffer.sizes)
-    for stride, size in sorted(zip(strides, sizes)):
-        if size != 1 and stride != count:
+    count, left = ONE, list[tuple[Expr, Expr]]()
+    for stride, size in zip(buffer.strides, buffer.sizes):
+        if size is not ONE:
+            left.append((stride, size))
+    while left:
+        beside = [size for stride, size in left if stride is count]
+        if not beside:
             return False
-        count *= size
+        left.remove((count, beside[0]))
+        count = count * beside[0]
     return True
 
 
