@@ -69,17 +69,16 @@ def _unpack_program(content: bytes) -> str:
 
 # -- the others ------------------------------------------------------------------------------------
 
-_ELF = struct.Struct("<4sBB")
-_SECTIONS = struct.Struct("<Q10xHHH")  # of a 64-bit header, from byte 40
+_ELF, _MACH_O = b"\x7fELF\x02", b"\xcf\xfa\xed\xfe"
+_SECTIONS = struct.Struct("<Q10xHHH")  # of an ELF header, from byte 40
 
 
 def _tell_object(content: bytes) -> str:
-    """An object file is told by its header; those of other systems than ELF's are passed over."""
-    magic, width, _ = _ELF.unpack_from(content)
-    if magic != b"\x7fELF":
-        return "no ELF file"
-    if width != 2:
-        return "ELF, not of 64 bits"
+    """An object file is told by its header."""
+    if content.startswith(_MACH_O):
+        return "Mach-O"
+    if not content.startswith(_ELF):
+        raise ValueError("it is no object file of 64 bits")
     start, size, count, _ = _SECTIONS.unpack_from(content, 40)
     if start + size * count > len(content):
         raise ValueError("its sections end behind it")
