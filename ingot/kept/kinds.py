@@ -40,6 +40,10 @@ def _read(read: Read, content: bytes) -> str:
         raise Damaged(f"it cannot be unpacked: {problem}") from problem
 
 
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 # -- programs --------------------------------------------------------------------------------------
 
 
@@ -47,7 +51,7 @@ def _tell_program(content: bytes) -> str:
     from ingot.kept.contents import read_contents
 
     contents = read_contents(content)
-    kernels = "1 kernel" if contents.kernels == 1 else f"{contents.kernels} kernels"
+    kernels = _counted(contents.kernels, "kernel")
     text = f"{contents.function}  {contents.where}  {kernels}"
     if contents.is_ours:
         return text
@@ -99,7 +103,7 @@ def _tell_times(content: bytes) -> str:
     times = json.loads(content)
     if not isinstance(times, list) or not {*map(type, times)} <= {float, type(None)}:
         raise ValueError("it is no list of times")
-    return f"{len(times)} times"
+    return _counted(len(times), "time")
 
 
 def _tell_package(content: bytes) -> str:
