@@ -17,6 +17,7 @@ from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import llvmlite
 import torch
 from torch import fx
 
@@ -74,6 +75,7 @@ def _versions() -> tuple[str, ...]:
         str(torch.__version__),
         str(torch.version.git_version),
         torch.__config__.show(),
+        llvmlite.__version__,
         sys.version,
         platform.machine(),
         *platform.libc_ver(),

@@ -25,15 +25,13 @@ from ingot.kept.contents import contents_of, read_contents
 from ingot.kept.digest import key_of
 from ingot.kept.format import unpacked
 from ingot.kept.names import NotKept
+from ingot.kept.steps import OWNER, STEPS, with_addresses
 from ingot.native import _native
 from ingot.serial import serial
 
 if TYPE_CHECKING:
     from ingot.capture import Captured
     from ingot.options import Options
-
-_OWNER, _STEPS = 10, 6
-"""Positions in a description: of what lives as long as the program, and of the steps."""
 
 FOUND = "found among the programs that are kept"
 
@@ -118,7 +116,7 @@ def _program(run: Any, built: Built, risks: Risks) -> tuple[Any, ...]:
     if risks.checks or risks.binds or risks.is_replayed:
         raise NotKept("sizes depend on the data")
     description = list(NamedDescription(built.plan, built.code, torch.device("cpu")).build())
-    description[_OWNER] = None
+    description[OWNER] = None
     code = tuple(built.code.names), tuple(built.code.objects)  # type: ignore[union-attr]
     known = risks.fails_at, risks.draws, risks.leaves_traces, risks.fails_first
     return tuple(description), code, known
@@ -135,14 +133,10 @@ def _restored(content: bytes | None) -> KeptProgram | None:
 
         addresses = link(images, names)
     steps = []
-    for step in description[_STEPS]:
-        if step[0] == "kernel":
-            step = ("kernel", addresses[step[1]], *step[2:])
-        elif step[0] == "call":
-            step = ("call", getattr(step[1], "_op", step[1]), *step[2:])
-        steps.append(step)
+    for step in description[STEPS]:
+        steps.append(with_addresses(step, addresses))
     parts = list(description)
-    parts[_STEPS], parts[_OWNER] = tuple(steps), addresses
+    parts[STEPS], parts[OWNER] = tuple(steps), addresses
     generators = (torch.default_generator,) if draws and fails_at is not None else ()
     risks = Risks(fails_at, False, False, draws, generators, leaves_traces, fails_first, False)
     return KeptProgram(_native.Program(tuple(parts)), risks)
