@@ -150,7 +150,8 @@ def _surroundings() -> tuple[Any, ...]:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     )
     _require_torchs_kernels()
-    return tuple(variables), repr(state), torch.get_num_threads(), processors
+    libraries = torch.backends.mkldnn.enabled, torch.get_num_threads()
+    return tuple(variables), repr(state), *libraries, processors
 
 
 def _require_torchs_kernels() -> None:
@@ -204,7 +205,7 @@ def _facts_of_inputs(fakes: list[Any]) -> Iterator[tuple[Any, ...]]:
             (fake.counts_alone, fake.shown_in_inference, fake.origin is None),
             storages.setdefault(storage_key(fake), len(storages)),
             _known_size(fake.meta.untyped_storage().nbytes()),
-            fake._version,
+            None if fake.is_inference() else fake._version,  # those of inference mode have none
             numbers.get(id(base)),
         )
 
