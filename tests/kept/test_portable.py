@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -178,20 +179,27 @@ ingot.compile(f)(torch.ones(3, 4))
 if sys.argv[1] == "save":
     ingot.save_cache(sys.argv[2])
 programs = ingot.cache_info()["programs"]
-print(programs.found, programs.made)
+print(programs.found, programs.made, ingot.__file__)
 """
 
 
 def test_a_process_elsewhere_finds_what_was_loaded(tmp_path: Path) -> None:
+    """With another cache, and with Ingot installed in another folder, at another time."""
     program, texts = tmp_path / "program.py", []
     program.write_text(PROCESS)
-    for what in ("save", "load"):
-        environment = {**os.environ, "INGOT_CACHE_DIR": str(tmp_path / what), "PYTHONPATH": "."}
+    package = Path(ingot.__file__).parent
+    ignored = shutil.ignore_patterns("__pycache__")
+    other = tmp_path / "elsewhere"
+    shutil.copytree(package, other / "ingot", ignore=ignored, copy_function=shutil.copy)
+    for what, path in (("save", package.parent), ("load", other)):
+        environment = {**os.environ, "INGOT_CACHE_DIR": str(tmp_path / what)}
+        environment["PYTHONPATH"] = str(path)
         command = [sys.executable, str(program), what, str(tmp_path / "saved")]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stderr
         texts.append(done.stdout.strip())
-    assert texts == ["0 1", "1 0"]
+    files = [Path(folder) / "ingot" / "__init__.py" for folder in (package.parent, other)]
+    assert texts == [f"0 1 {files[0]}", f"1 0 {files[1]}"]
 
 
 def test_loading_is_no_making(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
