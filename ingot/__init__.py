@@ -16,6 +16,7 @@ with paused_collection():
     from ingot.backward import compiled_backward
     from ingot.errors import (
         BackendError,
+        CacheError,
         CompilerBug,
         GraphBreakError,
         IngotError,
@@ -24,12 +25,16 @@ with paused_collection():
     )
     from ingot.explain.report import Report
     from ingot.installation import install, uninstall
+    from ingot.kept.info import CacheInfo, cache_info
+    from ingot.kept.portable import load_cache, save_cache
     from ingot.stance import set_stance
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
+    "CacheError",
+    "CacheInfo",
     "CompilerBug",
     "GraphBreakError",
     "IngotError",
@@ -37,16 +42,19 @@ __all__ = [
     "Report",
     "Unsupported",
     "allow_in_graph",
+    "cache_info",
     "compile",
     "compiled_backward",
     "disable",
     "explain",
     "install",
     "list_backends",
+    "load_cache",
     "mark_dynamic",
     "mark_static",
     "register_backend",
     "reset",
+    "save_cache",
     "set_stance",
     "uninstall",
 ]

@@ -1,4 +1,5 @@
-"""`python -m ingot`: try, explain and take apart functions of yours, run programs of yours."""
+"""`python -m ingot`: try, explain and take apart functions of yours, run programs of yours, look
+after the cache."""
 
 from __future__ import annotations
 

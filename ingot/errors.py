@@ -148,6 +148,11 @@ class RecompileError(IngotError, RuntimeError):
     says what differed from the entry that is closest."""
 
 
+class CacheError(IngotError, ValueError):
+    """A file that `ingot.load_cache` was given is damaged, of another version, or none of Ingot's;
+    or the folder of the cache cannot be used. Nothing of such a file is in the cache."""
+
+
 class BackendError(IngotError):
     """A backend or `guard_filter_fn` that the user named failed, or broke its contract; its own
     error is `__cause__`. The graph that it was given has not been run."""

@@ -297,6 +297,7 @@ class TestInsideACompiledFunction:
             (lambda x: ingot.allow_in_graph(doubled)(x) + 1, "ingot.api.allow_in_graph"),
             (lambda x: x + ingot.explain(doubled)(x).graph_count, "ingot.api.explain"),
             (lambda x: x + len(ingot.list_backends()), "ingot.backends.list_backends"),
+            (lambda x: x + len(ingot.cache_info().kinds), "ingot.kept.info.cache_info"),
             (lambda x: torch.compile(doubled, backend="eager")(x) + 1, "torch.compile"),
             (lambda x: torch.compiler.disable(doubled)(x) + 1, "torch.compiler.disable"),
         ],

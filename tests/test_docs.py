@@ -11,13 +11,16 @@ import torch
 
 import ingot
 from ingot import backends
+from ingot.codegen.store import store_in
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
 @pytest.fixture(autouse=True)
-def as_it_was(monkeypatch):
-    """What a page may change for the whole process."""
+def as_it_was(monkeypatch, tmp_path):
+    """What a page may change for the whole process, and a cache of its own."""
+    monkeypatch.setenv("INGOT_CACHE_DIR", str(tmp_path / "cache"))
+    store_in.cache_clear()
     monkeypatch.setattr(backends, "_registry", dict(backends._registry))
     # Ingot is not installed, or was before it had the entry point
     if "ingot" not in torch._dynamo.list_backends():
@@ -27,6 +30,7 @@ def as_it_was(monkeypatch):
     torch.set_grad_enabled(grad)
     ingot.set_stance("default")
     ingot.uninstall()
+    store_in.cache_clear()
 
 
 @pytest.mark.parametrize("page", ["control.md", "torch_compiler.md", "training.md"])

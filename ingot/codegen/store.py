@@ -14,8 +14,10 @@ import os
 import re
 import secrets
 import stat
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from operator import attrgetter
@@ -28,9 +30,72 @@ log = logging.getLogger("ingot")
 
 MOST_BYTES = 1 << 26  # of one file
 ABANDONED = 3600.0  # seconds after which a file that is half written is nobody's
+KINDS = {
+    "programs": "programs for CPUs",
+    "llvm": "object files of CPU kernels",
+    "triton": "GPU binaries",
+    "tuned": "times measured on GPUs",
+    "package": "digests of Ingot's own files",
+}
+"""What the stores are called (see `store_in`), and what lies in each."""
+
 _ENTRY = re.compile(r"[0-9a-f]{64}\.code")
 _PARTIAL = re.compile(r"\.[0-9a-f]{32}\.part")
 _DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class Damaged(Exception):
+    """A file of the store does not hold what was put there; the text says how that is seen."""
+
+
+class Entry(NamedTuple):
+    """A file of a store: when it was last used, in seconds since the epoch, its name and its
+    bytes."""
+
+    last_used: float
+    name: str
+    size: int
+
+    @property
+    def key(self) -> str:
+        return self.name.partition(".")[0]
+
+
+class Listing(NamedTuple):
+    """What a folder holds.
+
+    `entries` are the store's files, the longest unused first; `partial` those that are half
+    written, by a process that runs or was killed; `foreign` the names of what is none of these.
+    """
+
+    entries: tuple[Entry, ...] = ()
+    partial: tuple[Entry, ...] = ()
+    foreign: tuple[str, ...] = ()
+
+
+class Counts:
+    """What a store did in this process. Threads may count at once.
+
+    `found` and `made` are how often something was found, and was put there; `not_kept` how often it
+    was not kept, by the reasons.
+    """
+
+    def __init__(self) -> None:
+        self.found = self.made = 0
+        self.not_kept: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def add_found(self) -> None:
+        with self._lock:
+            self.found += 1
+
+    def add_made(self) -> None:
+        with self._lock:
+            self.made += 1
+
+    def add_not_kept(self, reason: str) -> None:
+        with self._lock:
+            self.not_kept[reason] += 1
 
 
 class Store:
@@ -45,68 +110,120 @@ class Store:
     def __init__(
         self, folder: Path | None, most_files: int = 4096, most_bytes: int = 1 << 29
     ) -> None:
-        self._folder = folder
-        self._most_files, self._most_bytes = most_files, most_bytes
+        self.folder = folder
+        self.most_files, self.most_bytes = most_files, most_bytes
+        self.counts = Counts()
         # how many files, and bytes, may be written before they are counted again
         self._room, self._room_bytes = 0, 0
         self._complaints: set[str] = set()
         with suppress(OSError):  # there is no working directory
-            self._folder = folder and folder.absolute()
+            self.folder = folder and folder.absolute()
 
     @property
     def is_open(self) -> bool:
         """Whether anything may be kept."""
-        return self._folder is not None
+        return self.folder is not None
 
     def get(self, key: str) -> bytes | None:
         """What was put under this key, or None. A damaged file is removed."""
-        if self._folder is None:
+        if self.folder is None:
             return None
         name = _name(key)
         try:
-            with opened(self._folder) as folder:
+            with opened(self.folder) as folder:
                 whole = _read(folder, name)
                 if whole is None:
-                    self._complain(f"a file in {self._folder} is none of Ingot's")
+                    self._complain(f"a file in {self.folder} is none of Ingot's")
                     return None
                 content = whole[_DIGEST_BYTES:]
                 if _checksum(key, content) == whole[:_DIGEST_BYTES]:
+                    self.counts.add_found()
                     return content
-                self._complain(f"a file in {self._folder} is damaged, and is made again")
+                self._complain(f"a file in {self.folder} is damaged, and is made again")
                 os.unlink(name, dir_fd=folder)
         except FileNotFoundError:
             pass
         except OSError as problem:
-            self._complain(f"compiled code is not kept in {self._folder}", _reason(problem))
+            self._complain(f"compiled code is not kept in {self.folder}", _reason(problem))
         return None
 
-    def put(self, key: str, content: bytes) -> None:
-        if self._folder is None:
-            return
+    def put(self, key: str, content: bytes) -> bool:
+        """Keep these bytes; returns whether they are kept."""
+        if self.folder is None:
+            return False
         name = _name(key)
         try:
             if len(content) > MOST_BYTES - _DIGEST_BYTES:
                 raise OSError(f"more than {MOST_BYTES >> 20} MiB in one piece")
             whole = _checksum(key, content) + content
-            with opened(self._folder, make=True) as folder:
+            with opened(self.folder, make=True) as folder:
                 self._make_room(folder, len(whole))
                 _write(folder, name, whole)
         except OSError as problem:
-            self._complain(f"compiled code is not kept in {self._folder}", _reason(problem))
+            self.counts.add_not_kept(_reason(problem))
+            self._complain(f"compiled code is not kept in {self.folder}", _reason(problem))
+            return False
+        self.counts.add_made()
+        return True
+
+    # -- for people, who ask what is there ---------------------------------------------------------
+
+    def listing(self) -> Listing:
+        """What is in the folder, which may be missing. Raises OSError where it cannot be read, or
+        is not the user's own."""
+        if self.folder is None:
+            return Listing()
+        try:
+            with opened(self.folder) as folder:
+                return _listing(folder)
+        except FileNotFoundError:
+            return Listing()
+
+    def peek(self, key: str) -> bytes:
+        """What was put under this key, which does not count as a use of it. Raises Damaged, and
+        OSError for what cannot be read."""
+        if self.folder is None:
+            raise FileNotFoundError(key)
+        with opened(self.folder) as folder:
+            whole = _read(folder, _name(key), is_use=False)
+        if whole is None:
+            raise Damaged("it is not as Ingot writes files")
+        content = whole[_DIGEST_BYTES:]
+        if _checksum(key, content) != whole[:_DIGEST_BYTES]:
+            raise Damaged("its checksum is not that of what it holds")
+        return content
+
+    def remove(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Remove files of the store's; returns those that were there. Raises OSError as `listing`
+        does, and where one cannot be removed."""
+        removed: list[Entry] = []
+        if self.folder is None or not entries:
+            return removed
+        with opened(self.folder) as folder:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # removed by another process
+                    if _is_own(os.stat(entry.name, dir_fd=folder, follow_symlinks=False)):
+                        os.unlink(entry.name, dir_fd=folder)
+                        removed.append(entry)
+        return removed
+
+    # -- how it is done ----------------------------------------------------------------------------
 
     def _make_room(self, folder: int, size: int) -> None:
         if self._room <= 0 or self._room_bytes < size:
-            entries = sorted(_entries(folder))
+            listing = _listing(folder)
+            _remove_abandoned(folder, listing.partial)
+            entries = list(listing.entries)
             total = sum(map(attrgetter("size"), entries))
-            if len(entries) >= self._most_files or total + size > self._most_bytes:
-                most = self._most_files // 2, min(self._most_bytes // 2, self._most_bytes - size)
+            if len(entries) >= self.most_files or total + size > self.most_bytes:
+                most = self.most_files // 2, min(self.most_bytes // 2, self.most_bytes - size)
                 while entries and (len(entries) > most[0] or total > most[1]):
                     oldest = entries.pop(0)
                     total -= oldest.size
                     with suppress(FileNotFoundError):  # removed by another process
                         os.unlink(oldest.name, dir_fd=folder)
-            self._room = self._most_files - len(entries)
-            self._room_bytes = self._most_bytes - total
+            self._room = self.most_files - len(entries)
+            self._room_bytes = self.most_bytes - total
         self._room -= 1
         self._room_bytes -= size
 
@@ -136,8 +253,8 @@ def _is_own(status: os.stat_result) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not writable
 
 
-def _read(folder: int, name: str) -> bytes | None:
-    """What a file holds; None for what is none of the store's. It is touched, since it is of
+def _read(folder: int, name: str, is_use: bool = True) -> bytes | None:
+    """What a file holds; None for what is none of the store's. It is touched where this is a
     use."""
     if not _is_own(os.stat(name, dir_fd=folder, follow_symlinks=False)):
         return None  # opening a device can have effects
@@ -148,8 +265,9 @@ def _read(folder: int, name: str) -> bytes | None:
         status = os.fstat(handle)
         if not _is_own(status) or status.st_size > MOST_BYTES:
             return None
-        with suppress(OSError):
-            os.utime(handle)
+        if is_use:
+            with suppress(OSError):
+                os.utime(handle)
         return file.read(MOST_BYTES)
 
 
@@ -172,27 +290,30 @@ def _write(folder: int, name: str, whole: bytes) -> None:
         raise
 
 
-class _Entry(NamedTuple):
-    last_used: float
-    name: str
-    size: int
-
-
-def _entries(folder: int) -> Iterator[_Entry]:
-    """The store's files. Those of writers that died are removed."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            is_partial = _PARTIAL.fullmatch(entry.name)
-            if not is_partial and not _ENTRY.fullmatch(entry.name):
-                continue
-            with suppress(FileNotFoundError):
-                facts = entry.stat(follow_symlinks=False)
-                if not _is_own(facts):
+def _listing(folder: int) -> Listing:
+    """What a folder holds."""
+    entries: list[Entry] = []
+    partial: list[Entry] = []
+    foreign: list[str] = []
+    with os.scandir(folder) as found:
+        for each in found:
+            name, is_partial = each.name, _PARTIAL.fullmatch(each.name)
+            with suppress(FileNotFoundError):  # removed by another process
+                facts = each.stat(follow_symlinks=False)
+                if not (is_partial or _ENTRY.fullmatch(name)) or not _is_own(facts):
+                    foreign.append(name)
                     continue
-                if not is_partial:
-                    yield _Entry(facts.st_mtime, entry.name, facts.st_size)
-                elif facts.st_mtime < time.time() - ABANDONED:
-                    os.unlink(entry.name, dir_fd=folder)
+                entry = Entry(facts.st_mtime, name, facts.st_size)
+                (partial if is_partial else entries).append(entry)
+    return Listing(tuple(sorted(entries)), tuple(sorted(partial)), tuple(sorted(foreign)))
+
+
+def _remove_abandoned(folder: int, partial: Iterable[Entry]) -> None:
+    """Remove what writers that died have left."""
+    for entry in partial:
+        if entry.last_used < time.time() - ABANDONED:
+            with suppress(FileNotFoundError):
+                os.unlink(entry.name, dir_fd=folder)
 
 
 def _checksum(key: str, content: bytes) -> bytes:
@@ -201,14 +322,18 @@ def _checksum(key: str, content: bytes) -> bytes:
 
 @cache
 def store_in(name: str) -> Store:
-    """The store of this name in the folder that INGOT_CACHE_DIR names.
+    """The store of this name, one of `KINDS`, in the cache's folder."""
+    folder = cache_folder()
+    return Store(folder and folder / name)
 
-    By default that is one in the user's own cache; if it is empty, nothing is kept.
-    """
+
+def cache_folder() -> Path | None:
+    """The folder that INGOT_CACHE_DIR names: by default one in the user's own cache; None if it is
+    empty, and nothing is kept."""
     folder = os.environ.get("INGOT_CACHE_DIR")
     if folder is None:
         folder = _users_cache()
-    return Store(Path(folder) / name if folder else None)
+    return Path(folder) if folder else None
 
 
 def _users_cache() -> str:

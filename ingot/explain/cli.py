@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ingot.explain.cache_commands import add_cache
 from ingot.explain.loading import Target, UserError, load, run_user_code
 from ingot.explain.report import Report, size_text, time_lines
 from ingot.explain.running import run_program
@@ -26,8 +27,8 @@ from ingot.explain.trial import STEPS, Comparison, Compile, Explain, Trial, try_
 EPILOG = """\
 FILE.py:make names a function in a file of yours that returns (function or module, arguments) or \
 (.., .., keywords).
-Exit status: 0 all is well, 1 a result differs or your code raised an error, 2 a mistake on the \
-command line.
+Exit status: 0 all is well, 1 a result differs, your code raised an error or a file of the cache \
+is damaged, 2 a mistake on the command line.
 """
 
 RUN = "run your program unchanged, with torch.compile replaced by Ingot"
@@ -60,7 +61,9 @@ def main(
             stream.reconfigure(errors="backslashreplace")
     arguments = parser().parse_args(argv)
     try:
-        return arguments.run(arguments, Tools(console(), compile, explain, install))
+        status: int = arguments.run(arguments, Tools(console(), compile, explain, install))
+        sys.stdout.flush()  # where a reader has left, this is where it is seen
+        return status
     except UserError as error:
         print(f"ingot: {error}", file=sys.stderr)
         return 1 if error.__cause__ else 2
@@ -114,6 +117,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("target", metavar="TARGET", help="a file, as FILE.py")
     run.add_argument("rest", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(run=run_run)
+    add_cache(commands)
     return top
 
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.kept.format import Named
-from ingot.runtime.description import Description, faster
+from ingot.kept.steps import STEPS, require_kept
+from ingot.runtime.description import Description, Row, faster
 from ingot.schedule.kernel import AnyKernel
 
 
 class NamedDescription(Description):
     """A description without addresses."""
+
+    def build(self) -> Row:
+        """Raises NotKept for a program with a step that cannot be kept."""
+        row = super().build()
+        require_kept(row[STEPS])
+        return row
 
     def address(self, kernel: AnyKernel) -> Any:
         return self.compiled.name(kernel)

@@ -17,12 +17,15 @@ from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import llvmlite
 import torch
 from torch import fx
 
 import ingot
 from ingot.capture.facts import read_global_state
+from ingot.codegen.store import store_in
 from ingot.graph.fakes import FakeTensor, storage_key
+from ingot.kept.contents import FORMAT
 from ingot.kept.format import packed
 from ingot.kept.names import OF_TORCH, NotKept, name_of
 from ingot.torch_private import registered_kernels
@@ -30,9 +33,6 @@ from ingot.torch_private import registered_kernels
 if TYPE_CHECKING:
     from ingot.capture import Captured
     from ingot.options import Options
-
-FORMAT = 1
-"""Of what is kept; another one where the same key stands for something else."""
 
 _WITHOUT_EFFECT = frozenset({"INGOT_CACHE_DIR", "INGOT_DEBUG"})
 """Variables that decide nothing about a program."""
@@ -75,6 +75,7 @@ def _versions() -> tuple[str, ...]:
         str(torch.__version__),
         str(torch.version.git_version),
         torch.__config__.show(),
+        llvmlite.__version__,
         sys.version,
         platform.machine(),
         *platform.libc_ver(),
@@ -84,8 +85,13 @@ def _versions() -> tuple[str, ...]:
 
 @cache
 def _digest_of_package() -> str:
-    """Of the sizes and times of Ingot's own files: a tree that is worked on has no version."""
-    files, folders = [], [os.path.dirname(ingot.__file__)]
+    """Of Ingot's own files, since a tree that is worked on has no version.
+
+    It is of what they hold, which is the same wherever they are installed. They are read once: the
+    digest is kept by their sizes and times.
+    """
+    root, files = os.path.dirname(ingot.__file__), []
+    folders = [root]
     for folder in folders:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -95,7 +101,23 @@ def _digest_of_package() -> str:
                 elif entry.name.endswith((".py", ".so", ".pyd")):
                     status = entry.stat()
                     files.append((entry.path, status.st_size, status.st_mtime_ns))
-    return hashlib.sha256(repr(sorted(files)).encode()).hexdigest()
+    files.sort()
+    key, store = hashlib.sha256(repr(files).encode()).hexdigest(), store_in("package")
+    content = store.get(key)
+    if content is None:
+        content = _digest_of_files(root, [path for path, *_ in files])
+        store.put(key, content)
+    return content.hex()
+
+
+def _digest_of_files(root: str, paths: list[str]) -> bytes:
+    """A digest of the names and contents of files below a folder."""
+    whole = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            facts = os.path.relpath(path, root), hashlib.sha256(file.read()).hexdigest()
+        whole.update(repr(facts).encode())
+    return whole.digest()
 
 
 @cache
@@ -128,7 +150,8 @@ def _surroundings() -> tuple[Any, ...]:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     )
     _require_torchs_kernels()
-    return tuple(variables), repr(state), torch.get_num_threads(), processors
+    libraries = torch.backends.mkldnn.enabled, torch.get_num_threads()
+    return tuple(variables), repr(state), *libraries, processors
 
 
 def _require_torchs_kernels() -> None:
@@ -182,7 +205,7 @@ def _facts_of_inputs(fakes: list[Any]) -> Iterator[tuple[Any, ...]]:
             (fake.counts_alone, fake.shown_in_inference, fake.origin is None),
             storages.setdefault(storage_key(fake), len(storages)),
             _known_size(fake.meta.untyped_storage().nbytes()),
-            fake._version,
+            None if fake.is_inference() else fake._version,  # those of inference mode have none
             numbers.get(id(base)),
         )
 

@@ -4,7 +4,8 @@ gradients.
 In: a captured graph. Out: its program, which an earlier process has planned and compiled, or which
 is compiled now, and kept. Capture has run in any case, so the guards and what is done to Python's
 objects are made anew. A file has the program's description (see `runtime/description.py`), with the
-names of kernels and functions in it, the kernels' object files, and the risks.
+names of kernels and functions in it, the kernels' object files, and the risks; in front of them
+the name of the function, for people (see `contents.py`).
 """
 
 from __future__ import annotations
@@ -20,18 +21,17 @@ from ingot.capture.inner_calls import unwatched
 from ingot.codegen.store import store_in
 from ingot.compilation import Compilation, Log
 from ingot.graph.ambient import Modes, preserved, undisturbed
+from ingot.kept.contents import contents_of, read_contents
 from ingot.kept.digest import key_of
-from ingot.kept.format import packed, unpacked
+from ingot.kept.format import unpacked
 from ingot.kept.names import NotKept
+from ingot.kept.steps import OWNER, STEPS, with_addresses
 from ingot.native import _native
 from ingot.serial import serial
 
 if TYPE_CHECKING:
     from ingot.capture import Captured
     from ingot.options import Options
-
-_OWNER, _STEPS = 10, 6
-"""Positions in a description: of what lives as long as the program, and of the steps."""
 
 FOUND = "found among the programs that are kept"
 
@@ -62,7 +62,8 @@ def found_or_compiled(
                 key = key_of(captured, options)
                 known = _restored(store.get(key))
         except NotKept as reason:
-            log.kept, key = f"not kept: {reason}", None
+            _not_kept(log, reason)
+            key = None
         else:
             if known is not None:
                 log.kept = FOUND
@@ -74,10 +75,17 @@ def found_or_compiled(
     risks = built.risks
     if key is not None:
         try:
-            store.put(key, _content(run, built, risks))
+            program = _program(run, built, risks)
+            kernels = len(program[1][0])
+            store.put(key, contents_of(compilation.name, compilation.where, kernels, program))
         except NotKept as reason:
-            log.kept = f"not kept: {reason}"
+            _not_kept(log, reason)
     return run, risks
+
+
+def _not_kept(log: Log, reason: NotKept) -> None:
+    log.kept = f"not kept: {reason}"
+    store_in("programs").counts.add_not_kept(str(reason))
 
 
 def _require_plain(captured: Captured) -> None:
@@ -99,8 +107,8 @@ def _require_plain(captured: Captured) -> None:
             raise NotKept("gradients are wanted")
 
 
-def _content(run: Any, built: Built, risks: Risks) -> bytes:
-    """What the file of a program holds."""
+def _program(run: Any, built: Built, risks: Risks) -> tuple[Any, ...]:
+    """What is kept of a program, to be packed."""
     from ingot.kept.description import NamedDescription
 
     if run is not built.program.native:
@@ -108,30 +116,27 @@ def _content(run: Any, built: Built, risks: Risks) -> bytes:
     if risks.checks or risks.binds or risks.is_replayed:
         raise NotKept("sizes depend on the data")
     description = list(NamedDescription(built.plan, built.code, torch.device("cpu")).build())
-    description[_OWNER] = None
+    description[OWNER] = None
     code = tuple(built.code.names), tuple(built.code.objects)  # type: ignore[union-attr]
     known = risks.fails_at, risks.draws, risks.leaves_traces, risks.fails_first
-    return packed((tuple(description), code, known))
+    return tuple(description), code, known
 
 
 def _restored(content: bytes | None) -> KeptProgram | None:
     if content is None:
         return None
-    description, (names, images), (fails_at, draws, leaves_traces, fails_first) = unpacked(content)
+    description, (names, images), known = unpacked(read_contents(content).program)
+    fails_at, draws, leaves_traces, fails_first = known
     addresses: Any = {}
     if names:
         from ingot.codegen.llvm.library import link
 
         addresses = link(images, names)
     steps = []
-    for step in description[_STEPS]:
-        if step[0] == "kernel":
-            step = ("kernel", addresses[step[1]], *step[2:])
-        elif step[0] == "call":
-            step = ("call", getattr(step[1], "_op", step[1]), *step[2:])
-        steps.append(step)
+    for step in description[STEPS]:
+        steps.append(with_addresses(step, addresses))
     parts = list(description)
-    parts[_STEPS], parts[_OWNER] = tuple(steps), addresses
+    parts[STEPS], parts[OWNER] = tuple(steps), addresses
     generators = (torch.default_generator,) if draws and fails_at is not None else ()
     risks = Risks(fails_at, False, False, draws, generators, leaves_traces, fails_first, False)
     return KeptProgram(_native.Program(tuple(parts)), risks)

@@ -433,6 +433,66 @@ def test_a_folder_that_may_only_be_read(
     assert len(caplog.records) == 1
 
 
+# -- what people ask -------------------------------------------------------------------------------
+
+
+def test_to_look_changes_nothing(tmp_path: Path) -> None:
+    folder, store = tmp_path / "folder", Store(tmp_path / "folder")
+    assert store.listing() == stores.Listing() and not folder.exists()
+    store.put(KEY, b"code")
+    store.put(digest("newer"), b"newer code")
+    for number, key in enumerate((KEY, digest("newer"))):
+        os.utime(folder / f"{key}.code", (1000 + number, 1000 + number))
+    (folder / "notes.txt").write_text("")
+    (folder / f".{'0' * 32}.part").touch(mode=0o600)
+    before = everything(folder)
+    entries, partial, foreign = store.listing()
+    assert [(e.key, e.last_used, e.size) for e in entries] == [
+        (KEY, 1000, 36),
+        (digest("newer"), 1001, 42),
+    ]
+    assert [e.name for e in partial] == [f".{'0' * 32}.part"] and foreign == ("notes.txt",)
+    assert store.peek(KEY) == b"code" and (folder / f"{KEY}.code").stat().st_mtime == 1000
+    assert everything(folder) == before and store.counts.found == 0
+    with pytest.raises(FileNotFoundError):
+        store.peek(digest("other"))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_look_says_what_is_damaged(tmp_path: Path, damage: Any) -> None:
+    store = Store(tmp_path)
+    store.put(KEY, b"some code of some length")
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(stores.Damaged, match="checksum"):
+        store.peek(KEY)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("kind", ALIENS)
+def test_nothing_but_the_stores_files_is_removed(kind: str, tmp_path: Path) -> None:
+    store, name = Store(tmp_path), f"{KEY}.code"
+    store.put(KEY, b"code")
+    store.put(digest("other"), b"code")
+    entries = store.listing().entries
+    (tmp_path / name).unlink()
+    ALIENS[kind](tmp_path / name)  # since it was listed
+    assert [entry.key for entry in store.remove(entries)] == [digest("other")]
+    assert os.path.lexists(tmp_path / name) and store.remove(entries) == []
+    assert name in store.listing().foreign
+
+
+def test_a_store_counts(tmp_path: Path) -> None:
+    store = Store(tmp_path, most_bytes=100)
+    assert store.put(KEY, b"code") and store.get(KEY) and not store.get(digest("other"))
+    tmp_path.chmod(0o777)
+    assert not store.put(KEY, b"code") and store.get(KEY) is None
+    assert (store.counts.found, store.counts.made) == (1, 1)
+    ((reason, count),) = store.counts.not_kept.items()
+    assert "others may write into" in reason and count == 1
+    assert not Store(None).put(KEY, b"code") and Store(None).remove(()) == []
+
+
 # -- many at once, and where -----------------------------------------------------------------------
 
 
