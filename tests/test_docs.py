@@ -16,8 +16,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 
 @pytest.fixture(autouse=True)
-def as_it_was(monkeypatch):
-    """What a page may change for the whole process."""
+def as_it_was(monkeypatch, tmp_path):
+    """What a page may change for the whole process, and a folder for its files."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(backends, "_registry", dict(backends._registry))
     # Ingot is not installed, or was before it had the entry point
     if "ingot" not in torch._dynamo.list_backends():
@@ -29,7 +30,7 @@ def as_it_was(monkeypatch):
     ingot.uninstall()
 
 
-@pytest.mark.parametrize("page", ["control.md", "torch_compiler.md", "training.md"])
+@pytest.mark.parametrize("page", ["artifacts.md", "control.md", "torch_compiler.md", "training.md"])
 def test_the_examples_run(page, capsys):
     names = {"__name__": "example"}
     blocks = re.findall(

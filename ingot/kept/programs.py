@@ -22,16 +22,13 @@ from ingot.compilation import Compilation, Log
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.kept.digest import key_of
 from ingot.kept.format import packed, unpacked
+from ingot.kept.loading import native_program
 from ingot.kept.names import NotKept
-from ingot.native import _native
 from ingot.serial import serial
 
 if TYPE_CHECKING:
     from ingot.capture import Captured
     from ingot.options import Options
-
-_OWNER, _STEPS = 10, 6
-"""Positions in a description: of what lives as long as the program, and of the steps."""
 
 FOUND = "found among the programs that are kept"
 
@@ -101,40 +98,26 @@ def _require_plain(captured: Captured) -> None:
 
 def _content(run: Any, built: Built, risks: Risks) -> bytes:
     """What the file of a program holds."""
-    from ingot.kept.description import NamedDescription
+    from ingot.kept.description import packable
 
     if run is not built.program.native:
         raise NotKept("it is run in parts")
     if risks.checks or risks.binds or risks.is_replayed:
         raise NotKept("sizes depend on the data")
-    description = list(NamedDescription(built.plan, built.code, torch.device("cpu")).build())
-    description[_OWNER] = None
+    description = packable(built.plan, built.code, torch.device("cpu"))
     code = tuple(built.code.names), tuple(built.code.objects)  # type: ignore[union-attr]
     known = risks.fails_at, risks.draws, risks.leaves_traces, risks.fails_first
-    return packed((tuple(description), code, known))
+    return packed((description, code, known))
 
 
 def _restored(content: bytes | None) -> KeptProgram | None:
     if content is None:
         return None
     description, (names, images), (fails_at, draws, leaves_traces, fails_first) = unpacked(content)
-    addresses: Any = {}
-    if names:
-        from ingot.codegen.llvm.library import link
-
-        addresses = link(images, names)
-    steps = []
-    for step in description[_STEPS]:
-        if step[0] == "kernel":
-            step = ("kernel", addresses[step[1]], *step[2:])
-        elif step[0] == "call":
-            step = ("call", getattr(step[1], "_op", step[1]), *step[2:])
-        steps.append(step)
-    parts = list(description)
-    parts[_STEPS], parts[_OWNER] = tuple(steps), addresses
+    native = native_program(description, names, images)
     generators = (torch.default_generator,) if draws and fails_at is not None else ()
     risks = Risks(fails_at, False, False, draws, generators, leaves_traces, fails_first, False)
-    return KeptProgram(_native.Program(tuple(parts)), risks)
+    return KeptProgram(native, risks)
 
 
 @serial
