@@ -23,15 +23,17 @@ from ingot.built import Built
 from ingot.capture import Captured, Request, capture_call
 from ingot.capture.inner_calls import unwatched
 from ingot.capture.size_marks import marked
-from ingot.codegen.llvm import Target, compile_kernels
+from ingot.codegen.llvm import CompiledKernels, Target, compile_kernels
 from ingot.codegen.llvm.target import initialize_all
 from ingot.collection import paused_collection
 from ingot.compilation import Compilation
 from ingot.errors import ExportError, GraphBreakError, Unsupported
+from ingot.explain.stages import step_text
 from ingot.graph.ambient import undisturbed
 from ingot.options import Options
 from ingot.pipeline import compile_graph
 from ingot.rules import hand_over
+from ingot.schedule.plan import LibraryStep
 from ingot.serial import serial
 
 _OPTIONS = Options(fullgraph=True)
@@ -39,19 +41,15 @@ _OPTIONS = Options(fullgraph=True)
 
 class Program(NamedTuple):
     """A call, compiled. `inputs` says where each input comes from: ("argument", leaf) or ("state",
-    number); `written` are the positions of those that it writes. `code` is for the processor that
-    was asked for."""
+    number); `written` are the positions of those that it writes."""
 
     signature: Signature
     built: Built
-    code: Any
     inputs: tuple[tuple[str, int], ...]
     written: tuple[int, ...]
 
 
-def compiled_call(
-    fn: Any, args: Any, kwargs: Any, dynamic: Any, state: State, cpu: str | None
-) -> Iterator[Program]:
+def compiled_call(fn: Any, args: Any, kwargs: Any, dynamic: Any, state: State) -> Iterator[Program]:
     """The program of one call; tensors that it reads and that are no arguments go to `state`.
 
     Another one follows for sizes that vary and that the first takes for anything but 1, if the user
@@ -61,7 +59,7 @@ def compiled_call(
     """
     args, kwargs = usual(args), usual(kwargs)
     arguments = Arguments(fn, args, kwargs, dynamic)
-    program = _compiled(fn, args, kwargs, arguments, state, cpu)
+    program = _compiled(fn, args, kwargs, arguments, state)
     yield program
     ones = set()
     for leaf in arguments.leaves:
@@ -73,14 +71,12 @@ def compiled_call(
     args, kwargs = (of_size_one(arguments, ones, each) for each in (args, kwargs))
     try:
         arguments = Arguments(fn, args, kwargs, dynamic, ones)
-        yield _compiled(fn, args, kwargs, arguments, state, cpu)
+        yield _compiled(fn, args, kwargs, arguments, state)
     except ExportError:  # the signature says that they are not 1
         return
 
 
-def _compiled(
-    fn: Any, args: Any, kwargs: Any, arguments: Arguments, state: State, cpu: str | None
-) -> Program:
+def _compiled(fn: Any, args: Any, kwargs: Any, arguments: Arguments, state: State) -> Program:
     with torch.no_grad():
         captured, built = _built(fn, args, kwargs, arguments)
     for line in captured.fixed_marks():
@@ -105,11 +101,27 @@ def _compiled(
             written_leaves.add(leaf)
     result = result_of(captured.residual, arguments, state)
     signature = signature_of(captured, arguments, written_leaves, result)
-    code: Any = built.code
-    if cpu is not None:
-        symbols = [symbol for symbol, *_ in built.plan.graph.symbols]
-        code = compile_kernels(built.plan.kernels, symbols, target_of(cpu), load=False)
-    return Program(signature, built, code, tuple(inputs), tuple(sorted(written)))
+    return Program(signature, built, tuple(inputs), tuple(sorted(written)))
+
+
+def code_for(program: Program, cpu: str | None, prefix: str = "kernel") -> CompiledKernels:
+    """The machine code of a program for a processor that is named, or for this one. `prefix` is
+    that of the names of functions."""
+    if cpu is None:
+        code: Any = program.built.code
+        return code  # type: ignore[no-any-return]
+    plan = program.built.plan
+    symbols = [symbol for symbol, *_ in plan.graph.symbols]
+    return compile_kernels(plan.kernels, symbols, target_of(cpu), load=False, prefix=prefix)
+
+
+def library_calls(program: Program) -> list[str]:
+    """The steps of a program that call torch, as texts with the user's lines."""
+    texts = []
+    for step in program.built.plan.steps:
+        if isinstance(step, LibraryStep):
+            texts.append(step_text(step))
+    return texts
 
 
 def target_of(cpu: str) -> Target:

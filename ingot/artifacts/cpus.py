@@ -16,6 +16,9 @@ NAMED: dict[str, tuple[str, str, int, str]] = {
 }
 """Baselines by the names that users know them by."""
 
+PLAIN = {"x86_64": "x86-64", "aarch64": "generic"}
+"""What every processor of an architecture has."""
+
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
@@ -23,6 +26,15 @@ def machine() -> str:
     """The architecture of this processor, as LLVM calls it."""
     name = platform.machine().lower()
     return _MACHINES.get(name, name)
+
+
+def baseline() -> str:
+    """The highest baseline that this processor has; "" where it has none of them."""
+    for name in ("x86-64-v4", "x86-64-v3", "aarch64"):
+        triple, _, _, features = NAMED[name]
+        if not missing_features(triple.partition("-")[0], tuple(features.split())):
+            return name
+    return ""
 
 
 def missing_features(architecture: str, features: tuple[str, ...]) -> list[str]:

@@ -14,20 +14,20 @@ import torch
 
 import ingot
 from ingot.artifacts import container, cpus
-from ingot.artifacts.calls import Program, compiled_call
+from ingot.artifacts.calls import Program, code_for, compiled_call, library_calls
+from ingot.artifacts.library import write_library
 from ingot.artifacts.signature import why_not_plain
 from ingot.artifacts.state import State
 from ingot.artifacts.weights import dumped, has_name
 from ingot.codegen.llvm.library import llvm
 from ingot.errors import ExportError
-from ingot.explain.stages import step_text
 from ingot.kept.description import packable
 from ingot.kept.format import packed
 from ingot.kept.loading import CONSTANTS
 from ingot.kept.names import NotKept
 from ingot.options import shown
-from ingot.schedule.plan import LibraryStep
 
+FORMATS = ("artifact", "library")
 _CPU = torch.device("cpu")
 
 
@@ -56,6 +56,7 @@ def export(
     dynamic: Any = None,
     weights: bool = True,
     cpu: str | None = None,
+    format: str = "artifact",  # noqa: A002 - the field's name for it
 ) -> Exported:
     """Compiles a call `fn(*args, **kwargs)` ahead of time, and writes it to a file that
     `ingot.load` runs in another process, without the source of `fn`. `fn` is not run.
@@ -73,18 +74,27 @@ def export(
     weights: whether parameters and buffers are part of the file. Without them
         `Artifact.load_weights` has to be called first.
     cpu: what it is compiled for: None, this machine; or "x86-64-v3", "x86-64-v4" or "aarch64".
+    format: "artifact", a file for `ingot.load`; or "library", a shared library for programs in C or
+        any other language, without Python (see `ingot_artifact.h`), for the highest of the
+        processors above that this machine is, if none is named.
 
     Raises ExportError, which says the user's line and what to change, for what cannot be put into
     an artifact, TypeError for arguments that `fn` does not take, and OSError where the file cannot
     be written.
     """
     calls = _checked_calls(fn, args, cpu)
+    if format not in FORMATS:
+        raise ValueError(f"ingot.export: format must be {' or '.join(FORMATS)}, not {format!r}")
     fn = _plain(fn)
     state, programs = State(fn), list[Program]()
     for each in calls:
-        programs += compiled_call(fn, each, dict(kwargs or {}), dynamic, state, cpu)
+        programs += compiled_call(fn, each, dict(kwargs or {}), dynamic, state)
     try:
-        _write(os.fspath(path), fn, programs, state, weights, cpu)
+        if format == "library":
+            cpu = cpu or cpus.baseline()
+            write_library(os.fspath(path), programs, state, weights, cpu)
+        else:
+            _write(os.fspath(path), fn, programs, state, weights, cpu)
     except NotKept as reason:
         raise ExportError(f"ingot.export: {reason}, which cannot be written to a file") from None
     calls_of_torch: dict[str, None] = {}
@@ -93,7 +103,7 @@ def export(
     return Exported(
         os.fspath(path),
         tuple(str(program.signature) for program in programs),
-        sum(program.code.function_count for program in programs),
+        sum(code_for(program, None).function_count for program in programs),
         tuple(calls_of_torch),
         cpu or "this machine",
     )
@@ -127,15 +137,6 @@ def _plain(fn: Any) -> Any:
     return entry_function(fn)
 
 
-def library_calls(program: Program) -> list[str]:
-    """The steps of a program that call torch, as texts with the user's lines."""
-    texts = []
-    for step in program.built.plan.steps:
-        if isinstance(step, LibraryStep):
-            texts.append(step_text(step))
-    return texts
-
-
 # -- the file --------------------------------------------------------------------------------------
 
 
@@ -150,7 +151,7 @@ def _write(
     constants = state.constants()
     entries = []
     for number, program in enumerate(programs):
-        entries.append(_entry(program, f"constant {number}", constants))
+        entries.append(_entry(program, cpu, f"constant {number}", constants))
     machine, features = _needed(cpu)
     facts = {
         "name": getattr(fn, "__qualname__", type(fn).__qualname__),
@@ -167,9 +168,12 @@ def _write(
     container.write(path, sections)
 
 
-def _entry(program: Program, prefix: str, constants: dict[str, torch.Tensor]) -> tuple[Any, ...]:
+def _entry(
+    program: Program, cpu: str | None, prefix: str, constants: dict[str, torch.Tensor]
+) -> tuple[Any, ...]:
     """An entry as `loading` reads it. The constants of the program go to those of the file."""
-    description = list(packable(program.built.plan, program.code, _CPU))
+    code = code_for(program, cpu)
+    description = list(packable(program.built.plan, code, _CPU))
     names = []
     for k, tensor in enumerate(description[CONSTANTS]):
         if why_not_plain(tensor) or not has_name(tensor.dtype) or not tensor.is_contiguous():
@@ -177,12 +181,11 @@ def _entry(program: Program, prefix: str, constants: dict[str, torch.Tensor]) ->
         names.append(f"{prefix}.{k}")
         constants[names[-1]] = tensor
     description[CONSTANTS] = ()
-    code = tuple(program.code.names), tuple(program.code.objects)
     return (
         program.signature.plain(),
         tuple(description),
         tuple(names),
-        code,
+        (tuple(code.names), tuple(code.objects)),
         program.inputs,
         program.written,
     )

@@ -23,8 +23,8 @@ class State:
     def __init__(self, fn: Any) -> None:
         self._root = fn if isinstance(fn, nn.Module) else getattr(fn, "__self__", None)
         self._names: dict[int, list[str]] = {}  # of the weights, by id
-        self._numbers: dict[int, int] = {}  # by id of tensors, which `_tensors` keeps alive
-        self._tensors: list[Tensor] = []
+        self._numbers: dict[int, int] = {}  # by id of tensors, which `tensors` keeps alive
+        self.tensors: list[Tensor] = []
         self._called: list[tuple[tuple[str, ...], bool]] = []  # names, and whether it is a weight
         self._written: set[int] = set()
         self._modules: dict[int, nn.Module] = {}
@@ -63,9 +63,9 @@ class State:
             )
         self._adopt_owner(source, slots)
         names = tuple(self._names.get(id(tensor), ()))
-        self._tensors.append(tensor)
+        self.tensors.append(tensor)
         self._called.append((names or (self._constant_name(source),), bool(names)))
-        return len(self._tensors) - 1
+        return len(self.tensors) - 1
 
     def _adopt_owner(self, source: Source, slots: Sequence[Any]) -> None:
         """Knows the outermost module on the way to a tensor, of whatever name it has there."""
@@ -90,7 +90,7 @@ class State:
     def rows(self) -> tuple[Any, ...]:
         """What is known of each tensor, as `loading.StateTensor` has it."""
         rows = []
-        for k, (tensor, (names, is_weight)) in enumerate(zip(self._tensors, self._called)):
+        for k, (tensor, (names, is_weight)) in enumerate(zip(self.tensors, self._called)):
             sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
             rows.append((names, tensor.dtype, sizes, strides, is_weight, k in self._written))
         return tuple(rows)
@@ -105,7 +105,7 @@ class State:
 
     def _by_name(self, are_weights: bool) -> dict[str, Tensor]:
         tensors = {}
-        for tensor, (names, is_weight) in zip(self._tensors, self._called):
+        for tensor, (names, is_weight) in zip(self.tensors, self._called):
             if is_weight is are_weights:
                 tensors[names[0]] = tensor
         return tensors

@@ -67,12 +67,16 @@ def dumped(tensors: Mapping[str, Tensor]) -> Iterator[Any]:
     text += b" " * (-(_LENGTH.size + len(text)) % _ALIGNMENT)
     yield _LENGTH.pack(len(text)) + text
     for name in names:
-        tensor = tensors[name].contiguous()
-        count = tensor.numel() * tensor.element_size()
-        if count:
-            memory = memoryview((ctypes.c_char * count).from_address(tensor.data_ptr())).cast("B")
-            # a copy dies with this step
-            yield memory if tensors[name].is_contiguous() else bytes(memory)
+        yield from bytes_of(tensors[name])
+
+
+def bytes_of(tensor: Tensor) -> Iterator[Any]:
+    """The bytes of a tensor of a CPU, if it has any: a window on it where it is contiguous."""
+    whole = tensor.contiguous()
+    count = whole.numel() * whole.element_size()
+    if count:
+        memory = memoryview((ctypes.c_char * count).from_address(whole.data_ptr())).cast("B")
+        yield memory if tensor.is_contiguous() else bytes(memory)  # a copy dies with this step
 
 
 def windows(content: memoryview, where: str) -> dict[str, Tensor]:
