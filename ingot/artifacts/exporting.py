@@ -15,6 +15,7 @@ import torch
 import ingot
 from ingot.artifacts import container, cpus
 from ingot.artifacts.calls import Program, code_for, compiled_call, library_calls
+from ingot.artifacts.foreign_programs import foreign_call, is_exported_program
 from ingot.artifacts.library import write_library
 from ingot.artifacts.signature import why_not_plain
 from ingot.artifacts.state import State
@@ -61,7 +62,8 @@ def export(
     """Compiles a call `fn(*args, **kwargs)` ahead of time, and writes it to a file that
     `ingot.load` runs in another process, without the source of `fn`. `fn` is not run.
 
-    `fn` is a function, a method or a module. It is compiled for inference, as under
+    `fn` is a function, a method or a module; or an `ExportedProgram` of torch's, whose example
+    inputs and varying sizes are taken where you give none. It is compiled for inference, as under
     `torch.no_grad()`, in the mode (train or eval) that its modules are in. All else that decides
     what it does (globals, closures, attributes, modes) is frozen into the file.
 
@@ -82,6 +84,8 @@ def export(
     an artifact, TypeError for arguments that `fn` does not take, and OSError where the file cannot
     be written.
     """
+    if is_exported_program(fn):
+        fn, args, kwargs, dynamic = foreign_call(fn, args, kwargs, dynamic)
     calls = _checked_calls(fn, args, cpu)
     if format not in FORMATS:
         raise ValueError(f"ingot.export: format must be {' or '.join(FORMATS)}, not {format!r}")

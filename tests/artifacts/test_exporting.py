@@ -304,3 +304,43 @@ def test_library_calls_are_listed(tmp_path):
     assert len(report.library_calls) == 1 and "mkldnn_rnn_layer" in report.library_calls[0]
     report = ingot.export(sign, (X,), path=tmp_path / "it.ingot")
     assert report.library_calls == () and report.kernels == 1
+
+
+class Keyed(nn.Module):
+    """State, nested arguments, and a dict of results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 5)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Any, *, y: Tensor) -> Any:
+        self.calls.add_(1)
+        return {"out": self.linear(x["x"][0]).relu() + y, "calls": self.calls * 1}
+
+
+def test_programs_that_torch_has_exported(exported):
+    """An ExportedProgram is read, with its arguments, the sizes that vary and their bounds."""
+    module, batch = Keyed(), torch.export.Dim("batch", min=2, max=64)
+    args, kwargs = ({"x": [X]},), {"y": X[:, 1:].contiguous()}
+    shapes = {"x": {"x": [{0: batch}]}, "y": {0: batch}}
+    program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+    artifact = exported(program, ())
+    assert set(artifact.state_dict()) == set(module.state_dict())
+    for rows in (2, 9):
+        x, y = torch.randn(rows, 6), torch.randn(rows, 5)
+        with torch.no_grad():
+            expected = module({"x": [x]}, y=y)
+        result = artifact({"x": [x]}, y=y)
+        torch.testing.assert_close(result, expected)
+    with pytest.raises(ingot.ArtifactError, match="<= 64"):
+        artifact({"x": [torch.ones(65, 6)]}, y=torch.ones(65, 5))
+    with pytest.raises(ingot.ArtifactError, match="is 3 in"):
+        artifact({"x": [torch.ones(3, 6)]}, y=torch.ones(4, 5))
+
+
+def test_dims_of_torch(exported):
+    artifact = exported(sign, (X,), dynamic={"x": {0: torch.export.Dim("rows", min=4, max=8)}})
+    assert artifact.signature == "(x: float32[rows, 6] on cpu)"
+    with pytest.raises(ingot.ArtifactError, match="expected rows <= 8"):
+        artifact(torch.ones(9, 6))
