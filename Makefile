@@ -55,7 +55,7 @@ check-wheels: wheels
 lint: $(STAMP)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format -q --check .
-	$(VENV)/bin/clang-format --dry-run -Werror $(wildcard ingot/native/*.[ch])
+	$(VENV)/bin/clang-format --dry-run -Werror $(wildcard ingot/native/*.[ch] ingot/artifacts/*.h tests/artifacts/*.c)
 	$(RUN) -m mypy
 	$(RUN) -m pytest tests/test_house.py
 

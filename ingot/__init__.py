@@ -1,8 +1,15 @@
-"""Ingot: a just-in-time compiler for PyTorch programs. `model = ingot.compile(model)`."""
+"""Ingot: a just-in-time compiler for PyTorch programs. `model = ingot.compile(model)`.
 
-from ingot.collection import paused_collection
+Each name is imported when it is first asked for: a process that only loads artifacts has no
+compiler in it.
+"""
 
-with paused_collection():
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
     from ingot.api import (
         allow_in_graph,
         compile,
@@ -12,12 +19,16 @@ with paused_collection():
         mark_static,
         reset,
     )
+    from ingot.artifacts.exporting import export
+    from ingot.artifacts.loading import load
     from ingot.backends import list_backends, register_backend
     from ingot.backward import compiled_backward
     from ingot.errors import (
+        ArtifactError,
         BackendError,
         CacheError,
         CompilerBug,
+        ExportError,
         GraphBreakError,
         IngotError,
         RecompileError,
@@ -32,10 +43,12 @@ with paused_collection():
 __version__ = "0.1.0"
 
 __all__ = [
+    "ArtifactError",
     "BackendError",
     "CacheError",
     "CacheInfo",
     "CompilerBug",
+    "ExportError",
     "GraphBreakError",
     "IngotError",
     "RecompileError",
@@ -47,8 +60,10 @@ __all__ = [
     "compiled_backward",
     "disable",
     "explain",
+    "export",
     "install",
     "list_backends",
+    "load",
     "load_cache",
     "mark_dynamic",
     "mark_static",
@@ -58,3 +73,53 @@ __all__ = [
     "set_stance",
     "uninstall",
 ]
+
+_PLACES = {
+    **dict.fromkeys(("install", "uninstall"), "ingot.installation"),
+    **dict.fromkeys(("list_backends", "register_backend"), "ingot.backends"),
+    **dict.fromkeys(("CacheInfo", "cache_info"), "ingot.kept.info"),
+    **dict.fromkeys(("load_cache", "save_cache"), "ingot.kept.portable"),
+    "Report": "ingot.explain.report",
+    "compiled_backward": "ingot.backward",
+    "export": "ingot.artifacts.exporting",
+    "load": "ingot.artifacts.loading",
+    "set_stance": "ingot.stance",
+}
+"""Where names are that are neither of `ingot.api` nor errors."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'ingot' has no attribute {name!r}")
+    return _imported(name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _imported(name: str) -> Any:
+    """A public name, from where it is, and from now on an attribute."""
+    from ingot.collection import paused_collection
+
+    place = _PLACES.get(name, "ingot.errors" if name[0].isupper() else "ingot.api")
+    with paused_collection():
+        thing = getattr(importlib.import_module(place), name)
+    globals()[name] = thing
+    return thing
+
+
+class _Package(ModuleType):
+    """This module, in which `explain` is the function, also once the package of that name is
+    imported, which Python would put in its place."""
+
+    @property
+    def explain(self) -> Any:
+        return _imported("explain")
+
+    @explain.setter
+    def explain(self, module: Any) -> None:
+        pass
+
+
+sys.modules[__name__].__class__ = _Package

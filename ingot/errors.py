@@ -158,6 +158,16 @@ class BackendError(IngotError):
     error is `__cause__`. The graph that it was given has not been run."""
 
 
+class ExportError(IngotError, RuntimeError):
+    """`ingot.export` cannot put a call into an artifact. The text says what of it, at which line,
+    and what to change. No file has been written."""
+
+
+class ArtifactError(IngotError, RuntimeError):
+    """A file is no artifact that can be used here, or is called with arguments that it is not for.
+    The text says which fact differs. Nothing has been run."""
+
+
 class OutOfBounds(BaseException):
     """Compiled code was about to touch memory outside of a buffer, under INGOT_CHECK_BOUNDS=1. Not
     an `Exception`: no program is meant to handle it, and nothing is run again in eager for it."""

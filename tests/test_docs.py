@@ -18,7 +18,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 @pytest.fixture(autouse=True)
 def as_it_was(monkeypatch, tmp_path):
-    """What a page may change for the whole process, and a cache of its own."""
+    """What a page may change for the whole process, a folder for its files, and a cache of its
+    own."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("INGOT_CACHE_DIR", str(tmp_path / "cache"))
     store_in.cache_clear()
     monkeypatch.setattr(backends, "_registry", dict(backends._registry))
@@ -33,7 +35,7 @@ def as_it_was(monkeypatch, tmp_path):
     store_in.cache_clear()
 
 
-@pytest.mark.parametrize("page", ["control.md", "torch_compiler.md", "training.md"])
+@pytest.mark.parametrize("page", ["artifacts.md", "control.md", "torch_compiler.md", "training.md"])
 def test_the_examples_run(page, capsys):
     names = {"__name__": "example"}
     blocks = re.findall(

@@ -5,6 +5,7 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -49,3 +50,20 @@ def _indices(attributes: dict[str, Any], name: str) -> Iterable[Any]:
     if isinstance(indices, (set, frozenset)):
         return indices
     return ()
+
+
+@contextmanager
+def marked(marks: Iterable[tuple[torch.Tensor, dict[int, Bounds]]]) -> Iterator[None]:
+    """Within it, these dimensions are symbols, beside what was said before."""
+    before = []
+    for tensor, bounds in marks:
+        before.append((tensor, _MARKS.get(tensor)))
+        _MARKS[tensor] = {**_MARKS.get(tensor, {}), **bounds}
+    try:
+        yield
+    finally:
+        for tensor, known in before:
+            if known is None:
+                del _MARKS[tensor]
+            else:
+                _MARKS[tensor] = known

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from ingot.kept.format import Named
-from ingot.kept.steps import STEPS, require_kept
+from ingot.kept.steps import OWNER, STEPS, require_kept
 from ingot.runtime.description import Description, Row, faster
 from ingot.schedule.kernel import AnyKernel
+from ingot.schedule.plan import Plan
 
 
 class NamedDescription(Description):
@@ -24,3 +27,10 @@ class NamedDescription(Description):
 
     def entry_point(self, function: Any) -> Any:
         return Named(faster(function) or function)
+
+
+def packable(plan: Plan, code: Any, device: torch.device) -> tuple[Any, ...]:
+    """The description of a plan's program, without the machine code that owns its kernels."""
+    description = list(NamedDescription(plan, code, device).build())
+    description[OWNER] = None
+    return tuple(description)

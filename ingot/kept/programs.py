@@ -24,9 +24,8 @@ from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.kept.contents import contents_of, read_contents
 from ingot.kept.digest import key_of
 from ingot.kept.format import unpacked
+from ingot.kept.loading import native_program
 from ingot.kept.names import NotKept
-from ingot.kept.steps import OWNER, STEPS, with_addresses
-from ingot.native import _native
 from ingot.serial import serial
 
 if TYPE_CHECKING:
@@ -109,17 +108,16 @@ def _require_plain(captured: Captured) -> None:
 
 def _program(run: Any, built: Built, risks: Risks) -> tuple[Any, ...]:
     """What is kept of a program, to be packed."""
-    from ingot.kept.description import NamedDescription
+    from ingot.kept.description import packable
 
     if run is not built.program.native:
         raise NotKept("it is run in parts")
     if risks.checks or risks.binds or risks.is_replayed:
         raise NotKept("sizes depend on the data")
-    description = list(NamedDescription(built.plan, built.code, torch.device("cpu")).build())
-    description[OWNER] = None
+    description = packable(built.plan, built.code, torch.device("cpu"))
     code = tuple(built.code.names), tuple(built.code.objects)  # type: ignore[union-attr]
     known = risks.fails_at, risks.draws, risks.leaves_traces, risks.fails_first
-    return tuple(description), code, known
+    return description, code, known
 
 
 def _restored(content: bytes | None) -> KeptProgram | None:
@@ -127,19 +125,10 @@ def _restored(content: bytes | None) -> KeptProgram | None:
         return None
     description, (names, images), known = unpacked(read_contents(content).program)
     fails_at, draws, leaves_traces, fails_first = known
-    addresses: Any = {}
-    if names:
-        from ingot.codegen.llvm.library import link
-
-        addresses = link(images, names)
-    steps = []
-    for step in description[STEPS]:
-        steps.append(with_addresses(step, addresses))
-    parts = list(description)
-    parts[STEPS], parts[OWNER] = tuple(steps), addresses
+    native = native_program(description, names, images)
     generators = (torch.default_generator,) if draws and fails_at is not None else ()
     risks = Risks(fails_at, False, False, draws, generators, leaves_traces, fails_first, False)
-    return KeptProgram(_native.Program(tuple(parts)), risks)
+    return KeptProgram(native, risks)
 
 
 @serial

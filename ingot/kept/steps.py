@@ -8,8 +8,9 @@ from ingot.kept.names import NotKept
 
 Row = tuple[Any, ...]
 
-OWNER, STEPS = 10, 6
-"""Positions in a description: of what lives as long as the program, and of the steps."""
+OWNER, STEPS, CONSTANTS = 10, 6, 3
+"""Positions in a description: of what lives as long as the program, of the steps, and of the
+constants."""
 
 _ON_A_GPU = "it launches kernels on a GPU"
 

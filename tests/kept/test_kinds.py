@@ -19,7 +19,7 @@ from ingot.built import Risks
 from ingot.capture import facts
 from ingot.codegen.store import store_in
 from ingot.compiler import Compiler
-from ingot.kept import digest, format, programs, steps
+from ingot.kept import digest, format, loading, programs, steps
 from ingot.kept.description import NamedDescription
 from ingot.kept.names import NotKept
 from ingot.kept.programs import FOUND
@@ -78,7 +78,7 @@ def test_each_kind_of_step_that_is_kept_is_found_again(monkeypatch: pytest.Monke
     """A program has all of them. What is read is what was written, and gives eager's results."""
     written: list[Any] = []
     read: list[Any] = []
-    true_build, true_restore = NamedDescription.build, programs.with_addresses
+    true_build, true_restore = NamedDescription.build, loading.with_addresses
 
     def build(self: NamedDescription) -> Any:
         row = true_build(self)
@@ -90,7 +90,7 @@ def test_each_kind_of_step_that_is_kept_is_found_again(monkeypatch: pytest.Monke
         return true_restore(step, addresses)
 
     monkeypatch.setattr(NamedDescription, "build", build)
-    monkeypatch.setattr(programs, "with_addresses", with_addresses)
+    monkeypatch.setattr(loading, "with_addresses", with_addresses)
     for kept in ("", FOUND):
         ingot.reset()
         compiled = ingot.compile(sorted_and_summed)

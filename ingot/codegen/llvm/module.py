@@ -107,16 +107,17 @@ def compile_kernels(
     target: Target | None = None,
     load: bool = True,
     check_bounds: bool | None = None,
+    prefix: str = "kernel",
 ) -> CompiledKernels:
     """Compile `kernels`, equal bodies once. Size symbols are passed in the order of `symbols`.
 
     `target` is this machine by default (or what INGOT_TARGET names); another can be compiled for
     with `load=False`. With `check_bounds` (by default what INGOT_CHECK_BOUNDS says) every access to
     a buffer of known length is checked, and one outside of it reports the fault `OutOfBounds`.
-    Raises Unsupported for an op that has no code.
+    The names of functions begin with `prefix`. Raises Unsupported for an op that has no code.
     """
     start = perf_counter()
-    compiled = emit_kernels(kernels, symbols, target, check_bounds)
+    compiled = emit_kernels(kernels, symbols, target, check_bounds, prefix)
     compiled.seconds["emit"] = perf_counter() - start
     if compiled.function_count:
         compiled._compile()
@@ -130,6 +131,7 @@ def emit_kernels(
     symbols: Sequence[Symbol],
     target: Target | None = None,
     check_bounds: bool | None = None,
+    prefix: str = "kernel",
 ) -> CompiledKernels:
     """The LLVM text of `kernels`, and no machine code yet; the arguments are those of
     `compile_kernels`."""
@@ -145,7 +147,7 @@ def emit_kernels(
         function = emitted.get(shape)
         if function is None:
             function = emitted[shape] = _emit(kernel, symbols, target, check_bounds)
-        functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
+        functions[kernel] = names.setdefault(function.text, f"{prefix}{len(names)}"), function
     named = list(dict(functions.values()).items())
     texts = [(function.text, function.declarations) for _, function in named]
     modules = modules_of(texts, target)

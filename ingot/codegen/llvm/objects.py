@@ -131,6 +131,11 @@ def _generated(texts: Sequence[str], target: Target, seconds: dict[str, float]) 
     return objects
 
 
+def object_of(text: str, target: Target) -> bytes:
+    """The object file of a text, which is not kept."""
+    return _object_of(text, target, {})
+
+
 def _object_of(text: str, target: Target, seconds: dict[str, float]) -> bytes:
     module = optimized(text, target, seconds)
     start = perf_counter()

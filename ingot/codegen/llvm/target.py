@@ -78,7 +78,12 @@ NAMED = {
 def named(name: str) -> Target:
     """The target called `name` in `NAMED`; all of LLVM's targets are initialized. Raises KeyError
     for another name."""
+    initialize_all()
+    return NAMED[name]
+
+
+def initialize_all() -> None:
+    """Initializes all of LLVM's targets, to generate code for other machines."""
     binding = llvm()
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
-    return NAMED[name]

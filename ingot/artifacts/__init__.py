@@ -1,0 +1,1 @@
+"""Programs in files: what `ingot.export` writes, and `ingot.load` runs without a compiler."""

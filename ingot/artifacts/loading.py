@@ -1,0 +1,253 @@
+"""`ingot.load`: the programs of a file, as a callable.
+
+Nothing of capture, tracing or scheduling is imported here. Machine code is linked, not generated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ingot.artifacts import weights
+from ingot.artifacts.container import Container
+from ingot.artifacts.cpus import missing_features
+from ingot.artifacts.signature import Signature, refuse_shared_memory
+from ingot.artifacts.trees import built
+from ingot.errors import ArtifactError
+from ingot.kept.loading import native_program
+from ingot.kept.steps import CONSTANTS
+
+
+class StateTensor(NamedTuple):
+    """A tensor that belongs to an artifact. `names` are those of a state dict, or the one by which
+    it is found among the constants; `is_weight`: it is in the state dict."""
+
+    names: tuple[str, ...]
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    is_weight: bool
+    is_written: bool
+
+
+class Entry(NamedTuple):
+    """A program and what it takes. `inputs` are ("argument", leaf) and ("state", number), and
+    `written` the positions of those that are written."""
+
+    signature: Signature
+    program: Any
+    inputs: tuple[tuple[str, int], ...]
+    written: tuple[int, ...]
+    calls_library: bool
+
+
+class Artifact:
+    """What `ingot.load` gives: called as what was exported, it returns what that would.
+
+    A call computes no gradients. It raises ArtifactError for arguments whose facts differ from
+    those that it was exported for, and TypeError for arguments that there are not. Tensors of the
+    state that a program writes (buffers of a BatchNorm in training, caches) keep what was written,
+    here and not in the file. Calls that write must not run at the same time.
+    """
+
+    def __init__(self, container: Container, parts: Sequence[Any], check: bool) -> None:
+        states, entries, unused, facts = parts
+        self.facts: dict[str, str] = dict(facts)
+        self._states: list[StateTensor] = []
+        for row in states:
+            self._states.append(StateTensor(*row))
+        self._tensors: list[Tensor | None] = [None] * len(self._states)
+        self._unused = frozenset(unused)
+        constants = weights.windows(container.section("constants"), container.path)
+        self._entries = list(map(_entry_of, entries, [constants] * len(entries)))
+        self._fill(constants, False)
+        self._has_weights = "weights" in container
+        if self._has_weights:
+            self._fill(weights.windows(container.section("weights", check), container.path), True)
+
+    def _fill(self, tensors: Mapping[str, Tensor], are_weights: bool) -> None:
+        for k, state in enumerate(self._states):
+            if state.is_weight is are_weights:
+                self._tensors[k] = _laid_out(state, tensors[state.names[0]])
+
+    @property
+    def signatures(self) -> list[str]:
+        """What each entry takes, as text."""
+        return [str(entry.signature) for entry in self._entries]
+
+    @property
+    def signature(self) -> str:
+        """What it takes, as text, a line for each entry."""
+        return "\n".join(self.signatures)
+
+    def __repr__(self) -> str:
+        return f"<Artifact {self.facts.get('name', '')}{' | '.join(self.signatures)}>"
+
+    # -- state -------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Parameters and buffers by their names in the module that was exported, as far as the
+        programs use them. They are the artifact's own: what is written to them is used.
+
+        Raises ArtifactError where there are none yet.
+        """
+        tensors: dict[str, Tensor] = {}
+        for state, tensor in zip(self._states, self._all_tensors()):
+            if state.is_weight:
+                tensors |= dict.fromkeys(state.names, tensor)
+        return tensors
+
+    def load_weights(
+        self, source: str | os.PathLike[str] | Mapping[str, Tensor], strict: bool = True
+    ) -> None:
+        """Takes parameters and buffers from a state dict, or from a file of safetensors, by their
+        names; a file is mapped into memory.
+
+        strict: raise ArtifactError where one is missing, or one is of no module that was exported.
+        Raises it in any case for another dtype or shape, and then takes nothing.
+        """
+        if isinstance(source, (str, os.PathLike)):
+            where = os.fspath(source)
+            tensors = _tensors_of(where)
+        else:
+            where, tensors = "the weights", dict(source)
+        found: dict[int, Tensor] = {}
+        known = set(self._unused)
+        for k, state in enumerate(self._states):
+            if not state.is_weight:
+                continue
+            known.update(state.names)
+            for name in state.names:
+                if name in tensors:
+                    found[k] = _fitting(state, name, tensors[name], where)
+                    break
+            else:
+                if strict:
+                    raise ArtifactError(f"{where}: there is no {state.names[0]!r}")
+        further = sorted(tensors.keys() - known)
+        if strict and further:
+            raise ArtifactError(f"{where}: nothing is called {further[0]!r} in what was exported")
+        for k, tensor in found.items():
+            self._tensors[k] = tensor
+
+    def _all_tensors(self) -> list[Tensor]:
+        for state, tensor in zip(self._states, self._tensors):
+            if tensor is None:
+                raise ArtifactError(
+                    f"the artifact was exported without weights, and {state.names[0]!r} has not "
+                    "been loaded: call load_weights first"
+                )
+        return self._tensors  # type: ignore[return-value]
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        entry, (arguments, leaves) = self._entry_for(args, kwargs)
+        state = self._all_tensors()
+        tensors = {"argument": leaves, "state": state}
+        inputs = []
+        for kind, number in entry.inputs:
+            inputs.append(tensors[kind][number])
+        if entry.written:
+            refuse_shared_memory(self._spans(entry, inputs))
+        with ExitStack() as modes:
+            if torch.is_grad_enabled():
+                modes.enter_context(torch.no_grad())
+            if entry.calls_library and torch.is_autocast_enabled("cpu"):
+                modes.enter_context(torch.autocast("cpu", enabled=False))
+            outputs = entry.program(*inputs)
+        return built(entry.signature.result, outputs, arguments, state)
+
+    def _spans(self, entry: Entry, inputs: Sequence[Any]) -> Iterator[tuple[str, Tensor, bool]]:
+        """The tensors that a program is given, with their names, and whether it writes them."""
+        for position, (tensor, (kind, number)) in enumerate(zip(inputs, entry.inputs)):
+            if kind == "state":
+                name = repr(self._states[number].names[0])
+            else:
+                leaf = entry.signature.leaves[number]
+                if leaf is None:
+                    continue
+                name = f"argument {leaf.name!r}"
+            yield name, tensor, position in entry.written
+
+    def _entry_for(self, args: Any, kwargs: Any) -> tuple[Entry, tuple[list[Any], list[Any]]]:
+        """The first entry all of whose facts hold, and what its signature gives for the call."""
+        reasons = []
+        for entry in self._entries:
+            try:
+                return entry, entry.signature.bound(args, kwargs)
+            except (ArtifactError, TypeError) as reason:
+                if len(self._entries) == 1:
+                    raise
+                reasons.append(f"  {entry.signature}: {reason}")
+        raise ArtifactError(
+            "no entry of the artifact takes these arguments:\n" + "\n".join(reasons)
+        )
+
+
+def load(path: str | os.PathLike[str], *, check_weights: bool = True) -> Artifact:
+    """The programs that `ingot.export` wrote to a file, as a callable.
+
+    The weights in it are mapped into memory. check_weights: compare them with their checksum, for
+    which they are read once; all else is compared in any case. An artifact has machine code in it:
+    load those that you trust.
+
+    Raises ArtifactError for a file that is no artifact, is damaged, is of another format, or is for
+    a processor that has more than this one, and OSError where it cannot be read.
+    """
+    container = Container(path)
+    parts = container.unpacked(bytes(container.section("programs")))
+    machine, features, *rest = parts
+    lacks = missing_features(machine, features)
+    if lacks:
+        raise container.refused(
+            f"it is for a processor with {', '.join(lacks)}, which this one lacks: export it with "
+            "cpu= one that both have, such as 'x86-64-v3'"
+        )
+    return Artifact(container, rest, check_weights)
+
+
+def _entry_of(row: Sequence[Any], tensors: Mapping[str, Tensor]) -> Entry:
+    signature, description, constants, (names, images), inputs, written = row
+    parts = list(description)
+    parts[CONSTANTS] = tuple(map(tensors.__getitem__, constants))
+    calls_library = any(step[0] == "call" for step in parts[6])
+    program = native_program(parts, names, images)
+    return Entry(Signature.of(signature), program, inputs, written, calls_library)
+
+
+def _laid_out(state: StateTensor, tensor: Tensor) -> Tensor:
+    """A tensor with the strides that the programs rely on."""
+    if tensor.stride() == state.strides:
+        return tensor
+    laid = torch.empty_strided(state.sizes, state.strides, dtype=state.dtype)
+    return laid.copy_(tensor)
+
+
+def _fitting(state: StateTensor, name: str, tensor: Tensor, where: str) -> Tensor:
+    tensor = tensor.detach()
+    if tensor.dtype is not state.dtype or tuple(tensor.shape) != state.sizes:
+        raise ArtifactError(
+            f"{where}: {name!r} is {tensor.dtype} of shape {tuple(tensor.shape)}, expected "
+            f"{state.dtype} of shape {state.sizes}"
+        )
+    tensor = tensor.cpu()
+    if state.is_written:  # which is not the caller's to see
+        tensor = tensor.clone()
+    return _laid_out(state, tensor)
+
+
+def _tensors_of(path: str) -> dict[str, Tensor]:
+    import mmap
+
+    with open(path, "rb") as file:
+        try:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except ValueError:
+            raise ArtifactError(f"{path}: it is empty") from None
+    return weights.windows(memoryview(mapped), path)

@@ -1,0 +1,30 @@
+"""A native program of a description that another process packed, and of its object files.
+
+Nothing here plans or generates code, so a process that only loads programs imports none of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ingot.kept.steps import OWNER, STEPS, with_addresses
+from ingot.native import _native
+
+
+def native_program(
+    description: Sequence[Any], names: Sequence[str], images: Sequence[bytes]
+) -> _native.Program:
+    """The program of a description in which kernels stand by their names. `images` are the object
+    files that have them; they are linked, and nothing is generated."""
+    addresses: Any = {}
+    if names:
+        from ingot.codegen.llvm.library import link
+
+        addresses = link(images, names)
+    steps = []
+    for step in description[STEPS]:
+        steps.append(with_addresses(step, addresses))
+    parts = list(description)
+    parts[STEPS], parts[OWNER] = tuple(steps), addresses
+    return _native.Program(tuple(parts))
