@@ -74,6 +74,7 @@ ROOMS: dict[str, set[str]] = {
         "codegen",
         "compilation",
         "graph",
+        "loops",
         "native",
         "runtime",
         "schedule",

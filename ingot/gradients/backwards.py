@@ -97,6 +97,7 @@ class Backwards:
         self._name = f"{compilation.name}, backward"
         self._whole = compilation.backward = self._new_compilation(self._name, cut.backward)
         self._program: Backward | None = None
+        self._built = list[Built]()
         # choices of inputs that have programs of their own
         self._of_inputs = set[tuple[int, ...]]()
 
@@ -129,6 +130,13 @@ class Backwards:
             if demand.inputs is None or k in demand.inputs:
                 results.append(k)
         return results
+
+    def built_of(self, compiled: CompiledBackward) -> Built | None:
+        """What a backward was built to, if it is one program of its own."""
+        for built in self._built:
+            if built.run.consume == compiled.run:
+                return built
+        return None
 
     def least(self, demand: Demand) -> Demand:
         """The same demand, for all inputs if its own are all that have a gradient then."""
@@ -276,6 +284,7 @@ class Backwards:
     def _compiled(self, aten: AtenGraph, compilation: Compilation) -> Backward:
         with paused_collection():
             built = self._build(aten, compilation.log)
+        self._built.append(built)
         natives = [built.program.native]
         if built.replayed is not None:
             natives.append(built.replayed.recorded)

@@ -14,7 +14,7 @@ import torch
 from ingot.kept.format import packed, unpacked
 from ingot.kept.names import NotKept
 
-FORMAT = 2
+FORMAT = 3
 """Of what is kept; another one where the same key stands for something else."""
 
 

@@ -34,3 +34,9 @@ def packable(plan: Plan, code: Any, device: torch.device) -> tuple[Any, ...]:
     description = list(NamedDescription(plan, code, device).build())
     description[OWNER] = None
     return tuple(description)
+
+
+def told_program(plan: Plan, code: Any) -> tuple[Any, Any]:
+    """The description of a plan's program for CPUs, and the names of its kernels with the object
+    files that have them. Raises NotKept for a step that cannot be kept."""
+    return packable(plan, code, torch.device("cpu")), (tuple(code.names), tuple(code.objects))

@@ -24,6 +24,7 @@ from torch import fx
 import ingot
 from ingot.capture.facts import read_global_state
 from ingot.codegen.store import store_in
+from ingot.graph.aten_tracer import EAGER_SAVES
 from ingot.graph.fakes import FakeTensor, storage_key
 from ingot.kept.contents import FORMAT
 from ingot.kept.format import packed
@@ -228,8 +229,22 @@ def _facts_of_nodes(graph: fx.Graph) -> Iterator[tuple[Any, ...]]:
         if node.op == "call_function":
             target = name_of(target)
         arguments = _told(node.args, numbers), _told(node.kwargs, numbers)
-        yield node.op, node.name, target, arguments, str(node.meta.get("where", ""))
+        yield node.op, node.name, target, arguments, tuple(_facts_of_meta(node.meta))
         numbers[node] = len(numbers)
+
+
+def _facts_of_meta(meta: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What capture noted beside a node: where it is, and what gradients ask for."""
+    for name, value in sorted(meta.items()):
+        if name in _NOTED:
+            yield name, value
+        elif name not in _FOLLOWING:
+            raise NotKept(f"it has a node with a {name}")
+
+
+_NOTED = frozenset({"where", "region", EAGER_SAVES})
+_FOLLOWING = frozenset({"val"})
+"""What follows from the nodes before and the inputs."""
 
 
 def _told(argument: Any, numbers: dict[fx.Node, int]) -> Any:

@@ -64,7 +64,7 @@ def _unpack_program(content: bytes) -> str:
 
     contents = read_contents(content)
     if contents.is_ours:
-        description, (names, images), _ = unpacked(contents.program)
+        description, (names, images), *_ = unpacked(contents.program)
         if len(names) != contents.kernels or not isinstance(description, tuple):
             raise ValueError("its kernels are not those that it names")
         list(map(_tell_object, images))

@@ -1,5 +1,4 @@
-"""The programs of captured graphs that are kept: for CPUs, of sizes that are known, without
-gradients.
+"""The programs of captured graphs that are kept: for CPUs, of sizes that are known.
 
 In: a captured graph. Out: its program, which an earlier process has planned and compiled, or which
 is compiled now, and kept. Capture has run in any case, so the guards and what is done to Python's
@@ -36,10 +35,24 @@ FOUND = "found among the programs that are kept"
 
 
 class KeptProgram(NamedTuple):
-    """A program that an earlier process kept."""
+    """A program that an earlier process kept: `run` takes the inputs of the graph, through the
+    `native` program."""
 
+    run: Callable[..., Any]
     native: Any
     risks: Risks
+
+
+class _Compile(NamedTuple):
+    """Compiles a captured graph, as often as it is called."""
+
+    captured: Captured
+    options: Options
+    frozen: Mapping[int, Any]
+    import_pipeline: Callable[[], Callable[..., CompiledGraph]]
+
+    def __call__(self, compilation: Compilation) -> CompiledGraph:
+        return self.import_pipeline()(self.captured, compilation, self.options, self.frozen)
 
 
 def found_or_compiled(
@@ -53,24 +66,22 @@ def found_or_compiled(
     `import_pipeline` gives where nothing is found. Raises Unsupported for what cannot be
     compiled."""
     log, store = compilation.log, store_in("programs")
+    compile_ = _Compile(captured, options, frozen, import_pipeline)
     key: str | None = None
     if store.is_open:
         try:
             with log.stage("look up"):
                 _require_plain(captured)
                 key = key_of(captured, options)
-                known = _restored(store.get(key))
+                known = _restored(store.get(key), _Again(compile_, compilation, Modes.now()), key)
         except NotKept as reason:
             _not_kept(log, reason)
             key = None
         else:
             if known is not None:
                 log.kept = FOUND
-                log.compile_again = functools.partial(
-                    _compile_again, captured, log, options, known, Modes.now(), import_pipeline
-                )
-                return known.native, known.risks
-    run, built = import_pipeline()(captured, compilation, options, frozen)
+                return known.run, known.risks
+    run, built = compile_(compilation)
     risks = built.risks
     if key is not None:
         try:
@@ -79,6 +90,8 @@ def found_or_compiled(
             store.put(key, contents_of(compilation.name, compilation.where, kernels, program))
         except NotKept as reason:
             _not_kept(log, reason)
+        else:
+            _keep_backwards(run, key, compilation)
     return run, risks
 
 
@@ -88,61 +101,105 @@ def _not_kept(log: Log, reason: NotKept) -> None:
 
 
 def _require_plain(captured: Captured) -> None:
-    """Raises NotKept for graphs of other devices, and those of which gradients may be wanted."""
-    followed = torch.is_grad_enabled()
+    """Raises NotKept for graphs of other devices, and of sizes that vary."""
     for each in captured.inputs:
-        fake = each.fake
-        if not isinstance(fake, torch.Tensor):
+        if not isinstance(each.fake, torch.Tensor):
             raise NotKept("sizes vary")
-        if fake.device.type != "cpu":
-            raise NotKept(f"it computes on the device {fake.device.type!r}")
-        if followed and fake.requires_grad:
-            raise NotKept("gradients are wanted")
+        _require_cpu(each.fake)
     for node in captured.graph_module.graph.nodes:
         value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
-            raise NotKept(f"it computes on the device {value.device.type!r}")
-        if node.op != "placeholder" and isinstance(value, torch.Tensor) and value.requires_grad:
-            raise NotKept("gradients are wanted")
+        if isinstance(value, torch.Tensor):
+            _require_cpu(value)
+
+
+def _require_cpu(fake: torch.Tensor) -> None:
+    if fake.device.type != "cpu":
+        raise NotKept(f"it computes on the device {fake.device.type!r}")
+
+
+# -- what is kept ----------------------------------------------------------------------------------
 
 
 def _program(run: Any, built: Built, risks: Risks) -> tuple[Any, ...]:
     """What is kept of a program, to be packed."""
-    from ingot.kept.description import packable
+    from ingot.kept.description import told_program
 
+    training = None
     if run is not built.program.native:
-        raise NotKept("it is run in parts")
+        training = _training(run, built)
     if risks.checks or risks.binds or risks.is_replayed:
         raise NotKept("sizes depend on the data")
-    description = packable(built.plan, built.code, torch.device("cpu"))
-    code = tuple(built.code.names), tuple(built.code.objects)  # type: ignore[union-attr]
     known = risks.fails_at, risks.draws, risks.leaves_traces, risks.fails_first
-    return description, code, known
+    return *told_program(built.plan, built.code), known, training
 
 
-def _restored(content: bytes | None) -> KeptProgram | None:
+def _training(run: Any, built: Built) -> Any:
+    """What is kept of a program that records gradients, beside its forward."""
+    from ingot.kept.training import told_training
+    from ingot.runtime.training import TrainingProgram
+
+    if not isinstance(run, TrainingProgram) or run.forward is not built.program.native:
+        raise NotKept("it is run in parts")
+    return told_training(run)
+
+
+def _keep_backwards(run: Any, key: str, compilation: Compilation) -> None:
+    """Has the backwards of a program kept, if it records gradients, each once it is compiled."""
+    if compilation.backward is not None:
+        from ingot.kept.training import Keeping, Whole
+
+        run.backwards = Keeping(key, Whole(run, compilation))
+
+
+# -- what is found ---------------------------------------------------------------------------------
+
+
+class _Again:
+    """Compiles a captured graph whose program was found, when something is asked that no file
+    has."""
+
+    def __init__(self, compile_: _Compile, compilation: Compilation, modes: Modes) -> None:
+        self._compile, self._compilation, self._modes = compile_, compilation, modes
+        self._compiled: tuple[CompiledGraph, Compilation] | None = None
+
+    @serial
+    def compiled(self) -> tuple[CompiledGraph, Compilation]:
+        """The programs, made once, and what is known of them."""
+        if self._compiled is None:
+            again = Compilation(self._compilation.name, self._compilation.where)
+            with unwatched(), undisturbed(), preserved():
+                self._modes.set()
+                self._compiled = self._compile(again), again
+        return self._compiled
+
+    def offer(self, native: Any) -> None:
+        """Has a report compile the graph, to show what it went through."""
+        self._compilation.log.compile_again = functools.partial(self._fill, native)
+
+    def _fill(self, native: Any) -> None:
+        """Fills in the log of the program that was found, which is `native`."""
+        _, again = self.compiled()
+        self._compilation.log.fill(again.log, native)
+        self._compilation.backward = again.backward
+        self._compilation.partial_backwards = again.partial_backwards
+
+
+def _restored(content: bytes | None, again: _Again, key: str) -> KeptProgram | None:
     if content is None:
         return None
-    description, (names, images), known = unpacked(read_contents(content).program)
+    description, (names, images), known, training = unpacked(read_contents(content).program)
     fails_at, draws, leaves_traces, fails_first = known
     native = native_program(description, names, images)
     generators = (torch.default_generator,) if draws and fails_at is not None else ()
     risks = Risks(fails_at, False, False, draws, generators, leaves_traces, fails_first, False)
-    return KeptProgram(native, risks)
+    run: Callable[..., Any] = native
+    if training is not None:
+        from ingot.kept.training import Whole, training_program
 
+        def whole() -> Whole:
+            graph, compilation = again.compiled()
+            return Whole(graph.run, compilation)  # type: ignore[arg-type]
 
-@serial
-def _compile_again(
-    captured: Captured,
-    log: Log,
-    options: Options,
-    known: KeptProgram,
-    modes: Modes,
-    import_pipeline: Callable[[], Callable[..., CompiledGraph]],
-) -> None:
-    """Fills in the log of a program that was found."""
-    again = Compilation("")
-    with unwatched(), undisturbed(), preserved():
-        modes.set()
-        import_pipeline()(captured, again, options, {})
-    log.fill(again.log, known.native)
+        run = training_program(native, training, key, whole)
+    again.offer(native)
+    return KeptProgram(run, native, risks)

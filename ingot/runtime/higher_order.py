@@ -67,7 +67,7 @@ class HigherOrderProgram:
         draws: bool,
         hooked: bool,
     ) -> None:
-        self._compile_vjp, self._draws, self._hooked = compile_vjp, draws, hooked
+        self.compile_vjp, self.draws, self.hooked = compile_vjp, draws, hooked
         self._tensors, self._unread = contract.tensors, frozenset(contract.unread_inputs)
         self._written = [k for k in contract.mutated_inputs if k not in self._unread]
         self.changes_state = bool(self._written) or draws
@@ -80,7 +80,7 @@ class HigherOrderProgram:
         written = {}
         if self._written:
             written = {k: inputs[k].clone() for k in self._written}
-        return StateBefore(written, torch.get_rng_state() if self._draws else None)
+        return StateBefore(written, torch.get_rng_state() if self.draws else None)
 
     def versions(self, inputs: Sequence[Any]) -> list[int | None]:
         """How often each input was written. It is None for those of inference mode, which do not
@@ -113,7 +113,7 @@ class HigherOrderProgram:
     ) -> tuple[Sequence[Tensor | None], Sequence[int]]:
         """The gradients of the inputs that have one, if they are asked for, with their history, and
         which inputs these are."""
-        if self._hooked and torch.is_grad_enabled():
+        if self.hooked and torch.is_grad_enabled():
             raise RuntimeError(
                 "second derivatives are wanted of a compiled function, and a tensor in it has "
                 "hooks, or a module has "
@@ -134,6 +134,6 @@ class HigherOrderProgram:
         program = self._programs.get((kinds, inputs))
         if program is None:
             with untransformed() if any(map(is_wrapped, tangents)) else nullcontext():
-                program = self._compile_vjp(kinds, inputs)
+                program = self.compile_vjp(kinds, inputs)
             program = self._programs.setdefault((kinds, inputs), program)
         return program

@@ -67,9 +67,9 @@ def test_what_this_process_did() -> None:
         counts.append(count())
     assert counts == [(0, 1), (1, 1), (2, 1)]
     ingot.compile(scaled, dynamic=True)(torch.ones(7))
-    ingot.compile(scaled)(torch.ones(3, requires_grad=True))
+    ingot.compile(scaled, options={"freeze": True})(x)
     not_kept = dict(ingot.cache_info()["programs"].not_kept)
-    assert not_kept == {"sizes vary": 1, "gradients are wanted": 1}
+    assert not_kept == {"sizes vary": 1, "weights are frozen in it": 1}
     assert "not kept, 1 times: sizes vary" in str(ingot.cache_info())
 
 

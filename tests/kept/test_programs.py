@@ -311,10 +311,7 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
-LEAF = torch.ones(6, requires_grad=True)
-
 NOT_KEPT: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
-    "gradients": (lambda x: x * LEAF, {}, "gradients are wanted"),
     "sizes that vary": (lambda x: x * 2, {"dynamic": True}, "sizes vary"),
     "sizes of the data": (lambda x: x[x > 0] * 2, {}, "sizes"),
     "an operator of the program's": (lambda x: twice(x) + 1, {}, "it has effects"),
