@@ -11,6 +11,7 @@ the name of the function, for people (see `contents.py`).
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +19,7 @@ import torch
 
 from ingot.built import Built, CompiledGraph, Risks
 from ingot.capture.inner_calls import unwatched
-from ingot.codegen.store import store_in
+from ingot.codegen.store import Store, store_in
 from ingot.compilation import Compilation, Log
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.kept.contents import contents_of, read_contents
@@ -32,6 +33,8 @@ from ingot.serial import serial
 if TYPE_CHECKING:
     from ingot.capture import Captured
     from ingot.options import Options
+
+logger = logging.getLogger("ingot")
 
 FOUND = "found among the programs that are kept"
 
@@ -60,7 +63,7 @@ def found_or_compiled(
             with log.stage("look up"):
                 _require_plain(captured)
                 key = key_of(captured, options)
-                known = _restored(store.get(key))
+                known = _found(store, key)
         except NotKept as reason:
             _not_kept(log, reason)
             key = None
@@ -122,9 +125,19 @@ def _program(run: Any, built: Built, risks: Risks) -> tuple[Any, ...]:
     return tuple(description), code, known
 
 
-def _restored(content: bytes | None) -> KeptProgram | None:
+def _found(store: Store, key: str) -> KeptProgram | None:
+    """What was kept under a key. Where it is sound and yet of no use, it is made again."""
+    content = store.get(key)
     if content is None:
         return None
+    try:
+        return _restored(content)
+    except Exception as problem:  # of any kind: a program that is kept may fail to be linked
+        logger.warning("a program that was kept cannot be used, and is made again: %s", problem)
+    return None
+
+
+def _restored(content: bytes) -> KeptProgram:
     description, (names, images), known = unpacked(read_contents(content).program)
     fails_at, draws, leaves_traces, fails_first = known
     addresses: Any = {}
