@@ -395,7 +395,7 @@ USELESS: dict[str, Callable[[bytes], bytes]] = {
         "f",
         "",
         1,
-        ((*[()] * 6, (("kernel", "f", ()),), *[()] * 11), ((), ()), (None, *[False] * 3)),
+        ((*[()] * 6, (("kernel", "f"),), *[()] * 11), ((), ()), (None, *[False] * 3)),
     ),
     "an empty object file": lambda content: without_images(content, b""),
     "no object file": lambda content: without_images(content, b"no object file" * 40),
