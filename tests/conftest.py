@@ -1,6 +1,7 @@
 """For every test: small tensors lend their memory as large ones do, and the garbage collector walks
 what the test's own module made. An internal error fails the test, though the call runs in eager.
-INGOT_VERIFY_GUARDS=1 has every guard shortcut compared with the whole walk."""
+INGOT_VERIFY_GUARDS=1 has every guard shortcut compared with the whole walk; INGOT_TEST_CACHE=FOLDER
+has programs kept there, and found by the next run."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from ingot.native import _native
 from ingot.rules import hand_over
 from tests.long import leave_sweeps
 
-os.environ["INGOT_CACHE_DIR"] = ""  # nothing is kept from one run to the next
+# as a rule nothing is kept from one run to the next
+os.environ["INGOT_CACHE_DIR"] = os.environ.get("INGOT_TEST_CACHE", "")
 
 _native._lend_from(0)
 hand_over()  # some tests trace or lower without a compiler

@@ -7,12 +7,17 @@ are captured alike are one, and have the name of the first.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import logging
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from ingot.codegen.store import Store
 from ingot.kept.format import packed, unpacked
 from ingot.kept.names import NotKept
+
+logger = logging.getLogger("ingot")
 
 FORMAT = 3
 """Of what is kept; another one where the same key stands for something else."""
@@ -48,3 +53,19 @@ def read_contents(content: bytes) -> Contents:
     if not isinstance(value, tuple) or tuple(map(type, value)) != kinds:
         raise NotKept("it is no file of a program")
     return Contents(*value)
+
+
+Found = TypeVar("Found")
+
+
+def found(store: Store, key: str, restore: Callable[[Any], Found]) -> Found | None:
+    """What `restore` makes of the program that was kept under a key. Where it is sound and yet of
+    no use, it is made again."""
+    content = store.get(key)
+    if content is None:
+        return None
+    try:
+        return restore(unpacked(read_contents(content).program))
+    except Exception as problem:  # of any kind: a program that is kept may fail to be linked
+        logger.warning("a program that was kept cannot be used, and is made again: %s", problem)
+    return None

@@ -20,9 +20,8 @@ from ingot.capture.inner_calls import unwatched
 from ingot.codegen.store import store_in
 from ingot.compilation import Compilation, Log
 from ingot.graph.ambient import Modes, preserved, undisturbed
-from ingot.kept.contents import contents_of, read_contents
+from ingot.kept.contents import contents_of, found
 from ingot.kept.digest import key_of
-from ingot.kept.format import unpacked
 from ingot.kept.loading import native_program
 from ingot.kept.names import NotKept
 from ingot.serial import serial
@@ -73,7 +72,8 @@ def found_or_compiled(
             with log.stage("look up"):
                 _require_plain(captured)
                 key = key_of(captured, options)
-                known = _restored(store.get(key), _Again(compile_, compilation, Modes.now()), key)
+                again = _Again(compile_, compilation, Modes.now())
+                known = found(store, key, functools.partial(_restored, again, key))
         except NotKept as reason:
             _not_kept(log, reason)
             key = None
@@ -184,10 +184,8 @@ class _Again:
         self._compilation.partial_backwards = again.partial_backwards
 
 
-def _restored(content: bytes | None, again: _Again, key: str) -> KeptProgram | None:
-    if content is None:
-        return None
-    description, (names, images), known, training = unpacked(read_contents(content).program)
+def _restored(again: _Again, key: str, program: Any) -> KeptProgram:
+    description, (names, images), known, training = program
     fails_at, draws, leaves_traces, fails_first = known
     native = native_program(description, names, images)
     generators = (torch.default_generator,) if draws and fails_at is not None else ()

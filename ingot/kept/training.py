@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from ingot.built import Built
 from ingot.codegen.store import store_in
 from ingot.compilation import Compilation
-from ingot.kept.contents import contents_of, read_contents
-from ingot.kept.format import packed, unpacked
+from ingot.kept.contents import contents_of, found
+from ingot.kept.format import packed
 from ingot.kept.loading import native_program
 from ingot.kept.names import NotKept
 from ingot.loops.training_contract import (
@@ -162,7 +162,7 @@ class KeptBackwards:
     def compile(self, demand: Demand) -> CompiledBackward:
         """The program, and which gradients it computes."""
         store, key = store_in("programs"), self._key_of(demand)
-        known = _restored(store.get(key))
+        known = found(store, key, _restored)
         if known is not None:
             return known
         program, compilation = self._whole()
@@ -215,13 +215,8 @@ def _content(compiled: CompiledBackward, built: Built, compilation: Compilation)
     return contents_of(name, compilation.where, len(code[0]), program)
 
 
-def _restored(content: bytes | None) -> CompiledBackward | None:
-    if content is None:
-        return None
-    try:
-        description, (names, images), gradient_inputs = unpacked(read_contents(content).program)
-    except NotKept:
-        return None
+def _restored(program: Any) -> CompiledBackward:
+    description, (names, images), gradient_inputs = program
     native = native_program(description, names, images)
     native.lays_out = lazy_keys()  # a hook may have replaced what was saved
     return CompiledBackward(native.consume, gradient_inputs)

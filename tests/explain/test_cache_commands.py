@@ -14,6 +14,7 @@ import ingot
 from ingot.codegen.store import Store
 from ingot.explain.cli import main
 from tests.kept.samples import COUNT, SAMPLES, digest, fill, held
+from tests.long import long
 
 
 @pytest.fixture
@@ -171,6 +172,7 @@ def test_save_and_load(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "nowhere: No such file or directory" in capsys.readouterr().err
 
 
+@long
 def test_the_reader_of_the_list_may_leave(root: Path) -> None:
     for number in range(200):
         Store(root / "tuned").put(digest(f"more {number}"), SAMPLES["tuned"][0])

@@ -96,7 +96,8 @@ def test_each_store_is_a_kind() -> None:
     """Each name that a store is asked for by, in any file, is among `KINDS` and has a reader."""
     names = set()
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if "store_in" in text else ():
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("store_in"):
                 if isinstance(node.args[0], ast.Constant):
                     names.add(node.args[0].value)

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import ingot
-from ingot.codegen.store import store_in
+from ingot.codegen.store import Store, store_in
 from ingot.compiler import Compiler
 from ingot.kept import digest
+from ingot.kept.contents import contents_of, read_contents
+from ingot.kept.format import Named, packed, unpacked
 from ingot.kept.programs import FOUND
 from tests.long import long
 
@@ -367,6 +369,52 @@ def test_damaged_files_are_made_again(folder: Path) -> None:
         result, found = called(scaled, (X,))
         alike(result, scaled(X))
         assert not found and file.read_bytes() == whole
+
+
+def without_images(content: bytes, image: bytes) -> bytes:
+    """A program's file with other object files in it."""
+    contents = read_contents(content)
+    description, (names, images), *rest = unpacked(contents.program)
+    images = [image] * len(images)
+    steps = []
+    for step in description[6]:
+        steps.append((step[0], Named(step[1]), *step[2:]) if step[0] == "call" else step)
+    description = (*description[:6], tuple(steps), *description[7:])
+    return contents_of("f", "", contents.kernels, (description, (names, images), *rest))
+
+
+USELESS: dict[str, Callable[[bytes], bytes]] = {
+    "nothing": lambda content: b"",
+    "no packed value": lambda content: b"?" * 40,
+    "another value": lambda content: packed((1, 2)),
+    "another program": lambda content: contents_of("f", "", 1, (((), ()), ((), ()), (), ())),
+    "a kernel that is not there": lambda content: contents_of(
+        "f",
+        "",
+        1,
+        ((*[()] * 6, (("kernel", "f"),), *[()] * 11), ((), ()), (None, *[False] * 3), None),
+    ),
+    "an empty object file": lambda content: without_images(content, b""),
+    "no object file": lambda content: without_images(content, b"no object file" * 40),
+    "half an object file": lambda content: without_images(
+        content, unpacked(read_contents(content).program)[1][1][0][:300]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", USELESS)
+def test_sound_files_of_no_use_are_made_again(
+    name: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checksum is right, and what the file holds is no program."""
+    called(scaled, (X,))
+    store, (file,) = Store(folder), folder.glob("*.code")
+    whole = store.peek(file.stem)
+    assert store.put(file.stem, USELESS[name](whole)) and store.peek(file.stem) != whole
+    result, found = called(scaled, (X,))
+    alike(result, scaled(X))
+    assert not found and "cannot be used, and is made again" in caplog.text
+    assert store.peek(file.stem) == whole and called(scaled, (X,))[1] == FOUND
 
 
 PROCESS = """

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import platform
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -307,11 +308,14 @@ def convolved(x: Tensor) -> Tensor:
     return torch.conv1d(x[None], torch.ones(2, 3, 2)) * 2
 
 
+TARGET = "avx2" if platform.machine() == "x86_64" else "neon"
+"""Less than this machine may have."""
+
 PROCESSES: dict[str, Callable[[pytest.MonkeyPatch], Any]] = {
     "threads": lambda patch: torch.set_num_threads(torch.get_num_threads() + 1),
     "processors": lambda patch: patch.setattr(os, "sched_getaffinity", lambda pid: {*range(77)}),
     "a library of torch's": lambda patch: patch.setattr(torch.backends.mkldnn, "enabled", False),
-    "the target": lambda patch: patch.setenv("INGOT_TARGET", "avx2"),
+    "the target": lambda patch: patch.setenv("INGOT_TARGET", TARGET),
     "a variable that is not known": lambda patch: patch.setenv("INGOT_LATER", "1"),
     "torch's version": lambda patch: patch.setattr(torch, "__version__", "9.9"),
     "torch's commit": lambda patch: patch.setattr(torch.version, "git_version", "0"),
