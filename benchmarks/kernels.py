@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ingot.codegen.llvm import CompiledKernels, compile_kernels
+from ingot.codegen.llvm.module import CompiledKernels, compile_kernels
 from ingot.loops import ops
 from ingot.loops.expr import Expr, Symbol, integer, loop_symbol
 from ingot.loops.ir import Body, Origin

@@ -18,7 +18,8 @@ import torch
 
 from ingot.built import Built, CompiledGraph
 from ingot.capture import Captured
-from ingot.codegen.llvm import compile_kernels, prepack
+from ingot.codegen.llvm.module import compile_kernels
+from ingot.codegen.llvm.prepack import prepack
 from ingot.compilation import Compilation, Log
 from ingot.errors import unsupported
 from ingot.gradients.backwards import Backwards

@@ -20,8 +20,9 @@ import torch
 
 import ingot
 from ingot import serial
-from ingot.codegen.llvm import host, module, objects
+from ingot.codegen.llvm import module, objects
 from ingot.codegen.llvm.library import llvm
+from ingot.codegen.llvm.target import host
 from ingot.compiler import Compiler
 from ingot.native import _native
 from tests.interruptions import (

@@ -23,8 +23,8 @@ from ingot.built import Built
 from ingot.capture import Captured, Request, capture_call
 from ingot.capture.inner_calls import unwatched
 from ingot.capture.size_marks import marked
-from ingot.codegen.llvm import CompiledKernels, Target, compile_kernels
-from ingot.codegen.llvm.target import initialize_all
+from ingot.codegen.llvm.module import CompiledKernels, compile_kernels
+from ingot.codegen.llvm.target import Target, initialize_all
 from ingot.collection import paused_collection
 from ingot.compilation import Compilation
 from ingot.errors import ExportError, GraphBreakError, Unsupported

@@ -27,9 +27,9 @@ from ingot.artifacts.driver_entry import Part
 from ingot.artifacts.elf import write_object
 from ingot.artifacts.state import State
 from ingot.artifacts.weights import bytes_of
-from ingot.codegen.llvm import Target
 from ingot.codegen.llvm.library import llvm
 from ingot.codegen.llvm.objects import object_of
+from ingot.codegen.llvm.target import Target
 from ingot.errors import ExportError
 from ingot.kept.description import packable
 from ingot.kept.steps import CONSTANTS

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ingot.codegen.llvm import compile_kernels
+from ingot.codegen.llvm.module import compile_kernels
 from ingot.loops import ops
 from ingot.loops.expr import (
     Expr,

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.codegen.llvm import CompiledKernels, compile_kernels, host, named
-from ingot.codegen.llvm.target import Target
+from ingot.codegen.llvm.module import CompiledKernels, compile_kernels
+from ingot.codegen.llvm.target import Target, host, named
 from ingot.codegen.reference import run_kernel
 from ingot.loops import ops
 from ingot.loops.expr import Symbol, integer, loop_symbol

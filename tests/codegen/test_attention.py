@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ingot.codegen.llvm import compile_kernels
+from ingot.codegen.llvm.module import compile_kernels
 from ingot.codegen.llvm.target import host, named
 from ingot.loops.expr import as_expr, size_symbol
 from ingot.loops.ir import Attention, Origin, View

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ingot.codegen.llvm import compile_kernels
 from ingot.codegen.llvm.attention_backward import CHUNK
+from ingot.codegen.llvm.module import compile_kernels
 from ingot.codegen.llvm.target import named
 from ingot.loops.expr import as_expr
 from ingot.loops.ir import AttentionBackward, Origin

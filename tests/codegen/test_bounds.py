@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import ingot
-from ingot.codegen.llvm import compile_kernels
 from ingot.codegen.llvm.emitter import Value
 from ingot.codegen.llvm.memory import Memory
+from ingot.codegen.llvm.module import compile_kernels
 from ingot.errors import OutOfBounds
 from ingot.loops import ops
 from ingot.loops.expr import Expr, integer, loop_symbol

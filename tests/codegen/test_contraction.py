@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from ingot.codegen.llvm import compile_kernels, objects
+from ingot.codegen.llvm import objects
 from ingot.codegen.llvm.contraction import _ContractionEmitter
 from ingot.codegen.llvm.depths import DEPTH, PANEL
+from ingot.codegen.llvm.module import compile_kernels
 from ingot.codegen.llvm.target import host, named
 from ingot.codegen.llvm.tiles import choose_tile
 from ingot.loops import ops

@@ -9,7 +9,7 @@ import re
 import pytest
 import torch
 
-from ingot.codegen.llvm import compile_kernels
+from ingot.codegen.llvm.module import compile_kernels
 from ingot.codegen.llvm.unrolling import choose_unroll
 from ingot.loops import ops
 from ingot.loops.expr import Symbol, as_expr, integer, loop_symbol, size_symbol

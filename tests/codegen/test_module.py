@@ -10,7 +10,8 @@ from functools import partial, reduce
 import pytest
 import torch
 
-from ingot.codegen.llvm import compile_kernels, host, named
+from ingot.codegen.llvm.module import compile_kernels
+from ingot.codegen.llvm.target import host, named
 from ingot.loops import ops
 from ingot.loops.ir import Fault, Origin
 from tests.codegen.harness import flat, launch

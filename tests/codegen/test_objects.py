@@ -11,8 +11,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ingot.codegen.llvm import compile_kernels, host, objects
+from ingot.codegen.llvm import objects
+from ingot.codegen.llvm.module import compile_kernels
 from ingot.codegen.llvm.objects import modules_of, objects_of
+from ingot.codegen.llvm.target import host
 from ingot.codegen.store import store_in
 from ingot.loops import ops
 from tests.codegen.harness import flat, launch
@@ -112,7 +114,7 @@ def test_where_no_thread_can_be_started_one_compiles_all(monkeypatch):
 def test_several_modules_are_compiled_at_the_interpreters_exit():
     program = f"""
         import atexit
-        from ingot.codegen.llvm import host
+        from ingot.codegen.llvm.target import host
         from ingot.codegen.llvm.objects import objects_of
         atexit.register(lambda: print(len(objects_of([{GOOD!r}] * 3, host(), {{}}))))
     """

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.codegen.llvm import prepack
+from ingot.codegen.llvm.prepack import prepack
 from ingot.codegen.llvm.target import host, named
 from ingot.codegen.reference import run_plan
 from ingot.schedule.kernel import Kernel

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ingot.codegen.llvm import supported_ops
-from ingot.codegen.llvm.scalar import INTS
+from ingot.codegen.llvm.scalar import INTS, supported_ops
 from ingot.loops import ops
 from ingot.loops.ops import DIVISIONS, OPS
 from tests.codegen.harness import flat, launch

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ingot.codegen.llvm import compile_kernels, named
 from ingot.codegen.llvm.emitter import Emitter
 from ingot.codegen.llvm.memory import split_constant
+from ingot.codegen.llvm.module import compile_kernels
+from ingot.codegen.llvm.target import named
 from ingot.loops import ops
 from ingot.loops.expr import integer, loop_symbol
 from ingot.loops.ir import Origin

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ingot.codegen.llvm import compile_kernels, named
+from ingot.codegen.llvm.module import compile_kernels
+from ingot.codegen.llvm.target import named
 from ingot.codegen.llvm.transpose import interleaved
 from ingot.loops import ops
 from ingot.loops.expr import Expr, as_expr, loop_symbol, size_symbol

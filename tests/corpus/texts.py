@@ -24,8 +24,8 @@ import triton
 
 import ingot
 from ingot import pipeline
-from ingot.codegen.llvm import named
 from ingot.codegen.llvm.module import emit_kernels
+from ingot.codegen.llvm.target import named
 from ingot.codegen.triton import supported, write_kernel
 from ingot.codegen.triton.forms import forms_of
 from ingot.explain.stages import place_text, step_text

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ingot.codegen.llvm import supported_ops
+from ingot.codegen.llvm.scalar import supported_ops
 from ingot.loops import ops
 from ingot.loops.expr import integer, loop_symbol
 from ingot.loops.ir import Fault

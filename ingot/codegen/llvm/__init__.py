@@ -1,16 +1,4 @@
-"""CPU code through LLVM: `compile_kernels` and what it can emit."""
+"""CPU code through LLVM: `module.compile_kernels` is where it begins.
 
-from ingot.codegen.llvm.module import CompiledKernels, compile_kernels
-from ingot.codegen.llvm.prepack import prepack
-from ingot.codegen.llvm.scalar import supported_ops
-from ingot.codegen.llvm.target import Target, host, named
-
-__all__ = [
-    "CompiledKernels",
-    "Target",
-    "compile_kernels",
-    "host",
-    "named",
-    "prepack",
-    "supported_ops",
-]
+Nothing is imported here, so what only links kernels imports no code generator.
+"""
