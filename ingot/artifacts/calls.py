@@ -7,7 +7,8 @@ part of the signature; what cannot be checked later is an ExportError. All else 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +38,8 @@ from ingot.schedule.plan import LibraryStep
 from ingot.serial import serial
 
 _OPTIONS = Options(fullgraph=True)
+MOST_NAMES = 2
+"""Of sizes that are 1 together in programs of their own."""
 
 
 class Program(NamedTuple):
@@ -49,11 +52,13 @@ class Program(NamedTuple):
     written: tuple[int, ...]
 
 
-def compiled_call(fn: Any, args: Any, kwargs: Any, dynamic: Any, state: State) -> Iterator[Program]:
+def compiled_call(
+    fn: Any, args: Any, kwargs: Any, dynamic: Any, state: State, without_calls: bool
+) -> Iterator[Program]:
     """The program of one call; tensors that it reads and that are no arguments go to `state`.
 
-    Another one follows for sizes that vary and that the first takes for anything but 1, if the user
-    has not said so.
+    Others follow for sizes of 1, where sizes vary that the first takes for anything else, if the
+    user has not said so. They must be `without_calls` of torch if that is asked.
 
     Raises ExportError, and TypeError for arguments that `fn` does not take.
     """
@@ -66,14 +71,21 @@ def compiled_call(fn: Any, args: Any, kwargs: Any, dynamic: Any, state: State) -
         for said in leaf.dims.values():
             if said.least == 1 and said.name in program.signature.sizes_above_one():
                 ones.add(said.name)
-    if not ones:
-        return
-    args, kwargs = (of_size_one(arguments, ones, each) for each in (args, kwargs))
-    try:
-        arguments = Arguments(fn, args, kwargs, dynamic, ones)
-        yield _compiled(fn, args, kwargs, arguments, state)
-    except ExportError:  # the signature says that they are not 1
-        return
+    for chosen in _subsets(sorted(ones)):
+        of_ones = of_size_one(arguments, chosen, args), of_size_one(arguments, chosen, kwargs)
+        try:
+            more = _compiled(fn, *of_ones, Arguments(fn, *of_ones, dynamic, chosen), state)
+        except ExportError:  # the signature of the first says that they are not 1
+            continue
+        if not (without_calls and library_calls(more)):
+            yield more
+
+
+def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The sets of names that get programs of their own: all, or each alone where they are many."""
+    most = len(names) if len(names) <= MOST_NAMES else 1
+    for count in range(1, most + 1):
+        yield from itertools.combinations(names, count)
 
 
 def _compiled(fn: Any, args: Any, kwargs: Any, arguments: Arguments, state: State) -> Program:

@@ -92,7 +92,8 @@ def export(
     fn = _plain(fn)
     state, programs = State(fn), list[Program]()
     for each in calls:
-        programs += compiled_call(fn, each, dict(kwargs or {}), dynamic, state)
+        named = dict(kwargs or {})
+        programs += compiled_call(fn, each, named, dynamic, state, format == "library")
     try:
         if format == "library":
             cpu = cpu or cpus.baseline()
