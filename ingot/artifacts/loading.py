@@ -16,15 +16,18 @@ from torch import Tensor
 from ingot.artifacts import weights
 from ingot.artifacts.container import Container
 from ingot.artifacts.cpus import missing_features
+from ingot.artifacts.gradients import Backward, Node
 from ingot.artifacts.signature import Signature, refuse_shared_memory
 from ingot.artifacts.trees import built
 from ingot.errors import ArtifactError
-from ingot.kept.loading import CONSTANTS, native_program
+from ingot.kept.loading import CONSTANTS, STEPS, native_program
 
 
 class StateTensor(NamedTuple):
-    """A tensor that belongs to an artifact. `names` are those of a state dict, or the one by which
-    it is found among the constants; `is_weight`: it is in the state dict."""
+    """A tensor that belongs to an artifact.
+
+    `names` are those of a state dict, or the one by which it is found among the constants;
+    `is_weight`: it is in the state dict; `has_gradient`: a gradient of it is computed."""
 
     names: tuple[str, ...]
     dtype: torch.dtype
@@ -32,6 +35,7 @@ class StateTensor(NamedTuple):
     strides: tuple[int, ...]
     is_weight: bool
     is_written: bool
+    has_gradient: bool
 
 
 class Entry(NamedTuple):
@@ -43,15 +47,17 @@ class Entry(NamedTuple):
     inputs: tuple[tuple[str, int], ...]
     written: tuple[int, ...]
     calls_library: bool
+    backward: Backward | None
 
 
 class Artifact:
     """What `ingot.load` gives: called as what was exported, it returns what that would.
 
-    A call computes no gradients. It raises ArtifactError for arguments whose facts differ from
-    those that it was exported for, and TypeError for arguments that there are not. Tensors of the
-    state that a program writes (buffers of a BatchNorm in training, caches) keep what was written,
-    here and not in the file. Calls that write must not run at the same time.
+    A call records gradients if it was exported with `training=True`. It raises ArtifactError for
+    arguments whose facts differ from those that it was exported for, and TypeError for arguments
+    that there are not. Tensors of the state that a program writes (buffers of a BatchNorm in
+    training, caches) keep what was written, here and not in the file. Calls that write must not run
+    at the same time.
     """
 
     def __init__(self, container: Container, parts: Sequence[Any], check: bool) -> None:
@@ -72,7 +78,7 @@ class Artifact:
     def _fill(self, tensors: Mapping[str, Tensor], are_weights: bool) -> None:
         for k, state in enumerate(self._states):
             if state.is_weight is are_weights:
-                self._tensors[k] = _laid_out(state, tensors[state.names[0]])
+                self._tensors[k] = _own(state, tensors[state.names[0]])
 
     @property
     def signatures(self) -> list[str]:
@@ -100,6 +106,12 @@ class Artifact:
             if state.is_weight:
                 tensors |= dict.fromkeys(state.names, tensor)
         return tensors
+
+    def parameters(self) -> list[Tensor]:
+        """The tensors of the state whose gradients calls record, for an optimizer: there are some
+        where it was exported with `training=True`. Raises ArtifactError as `state_dict` does."""
+        tensors = zip(self._states, self._all_tensors())
+        return [tensor for state, tensor in tensors if state.has_gradient]
 
     def load_weights(
         self, source: str | os.PathLike[str] | Mapping[str, Tensor], strict: bool = True
@@ -155,11 +167,13 @@ class Artifact:
         if entry.written:
             refuse_shared_memory(self._spans(entry, inputs))
         with ExitStack() as modes:
-            if torch.is_grad_enabled():
-                modes.enter_context(torch.no_grad())
             if entry.calls_library and torch.is_autocast_enabled("cpu"):
                 modes.enter_context(torch.autocast("cpu", enabled=False))
-            outputs = entry.program(*inputs)
+            if entry.backward is not None and torch.is_grad_enabled():
+                outputs = Node.apply(entry.program, entry.backward, *inputs)
+            else:
+                modes.enter_context(torch.no_grad())
+                outputs = entry.program(*inputs)
         return built(entry.signature.result, outputs, arguments, state)
 
     def _spans(self, entry: Entry, inputs: Sequence[Any]) -> Iterator[tuple[str, Tensor, bool]]:
@@ -212,20 +226,30 @@ def load(path: str | os.PathLike[str], *, check_weights: bool = True) -> Artifac
 
 
 def _entry_of(row: Sequence[Any], tensors: Mapping[str, Tensor]) -> Entry:
-    signature, description, constants, (names, images), inputs, written = row
+    signature, parts, inputs, written, backward = row
+    program, calls_library = _program_of(parts, tensors)
+    part = None
+    if backward is not None:
+        behind, calls = _program_of(backward[0], tensors)
+        part, calls_library = Backward(behind, *backward[1:]), calls_library or calls
+    return Entry(Signature.of(signature), program, inputs, written, calls_library, part)
+
+
+def _program_of(row: Sequence[Any], tensors: Mapping[str, Tensor]) -> tuple[Any, bool]:
+    """A native program, and whether it calls anything of torch."""
+    description, constants, names, images = row
     parts = list(description)
     parts[CONSTANTS] = tuple(map(tensors.__getitem__, constants))
-    calls_library = any(step[0] == "call" for step in parts[6])
-    program = native_program(parts, names, images)
-    return Entry(Signature.of(signature), program, inputs, written, calls_library)
+    calls_library = any(step[0] == "call" for step in parts[STEPS])
+    return native_program(parts, names, images), calls_library
 
 
-def _laid_out(state: StateTensor, tensor: Tensor) -> Tensor:
-    """A tensor with the strides that the programs rely on."""
-    if tensor.stride() == state.strides:
-        return tensor
-    laid = torch.empty_strided(state.sizes, state.strides, dtype=state.dtype)
-    return laid.copy_(tensor)
+def _own(state: StateTensor, tensor: Tensor) -> Tensor:
+    """A tensor of the state, with the strides that the programs rely on."""
+    if tensor.stride() != state.strides:
+        laid = torch.empty_strided(state.sizes, state.strides, dtype=state.dtype)
+        tensor = laid.copy_(tensor)
+    return tensor.requires_grad_() if state.has_gradient else tensor
 
 
 def _fitting(state: StateTensor, name: str, tensor: Tensor, where: str) -> Tensor:
@@ -236,9 +260,9 @@ def _fitting(state: StateTensor, name: str, tensor: Tensor, where: str) -> Tenso
             f"{state.dtype} of shape {state.sizes}"
         )
     tensor = tensor.cpu()
-    if state.is_written:  # which is not the caller's to see
+    if state.is_written or state.has_gradient:  # what is done to it is not the caller's to see
         tensor = tensor.clone()
-    return _laid_out(state, tensor)
+    return _own(state, tensor)
 
 
 def _tensors_of(path: str) -> dict[str, Tensor]:
