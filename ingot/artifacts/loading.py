@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from ingot.artifacts import weights
 from ingot.artifacts.container import Container
 from ingot.artifacts.cpus import missing_features
 from ingot.artifacts.gradients import Backward, Node
+from ingot.artifacts.known_calls import KnownCalls
 from ingot.artifacts.signature import Signature, refuse_shared_memory
 from ingot.artifacts.trees import built
 from ingot.errors import ArtifactError
@@ -39,12 +39,14 @@ class StateTensor(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A program and what it takes. `inputs` are ("argument", leaf) and ("state", number), and
-    `written` the positions of those that are written."""
+    """A program and what it takes. `inputs` are ("argument", leaf) and ("state", number),
+    `arguments` the (position, leaf) of the former, and `written` the positions of those that are
+    written."""
 
-    signature: Signature
+    calls: KnownCalls
     program: Any
     inputs: tuple[tuple[str, int], ...]
+    arguments: tuple[tuple[int, int], ...]
     written: tuple[int, ...]
     calls_library: bool
     backward: Backward | None
@@ -68,6 +70,8 @@ class Artifact:
             self._states.append(StateTensor(*row))
         self._tensors: list[Tensor | None] = [None] * len(self._states)
         self._unused = frozenset(unused)
+        # the inputs of programs, without the arguments
+        self._templates: dict[int, list[Any]] = {}
         constants = weights.windows(container.section("constants"), container.path)
         self._entries = list(map(_entry_of, entries, [constants] * len(entries)))
         self._fill(constants, False)
@@ -83,7 +87,7 @@ class Artifact:
     @property
     def signatures(self) -> list[str]:
         """What each entry takes, as text."""
-        return [str(entry.signature) for entry in self._entries]
+        return [str(entry.calls.signature) for entry in self._entries]
 
     @property
     def signature(self) -> str:
@@ -145,6 +149,7 @@ class Artifact:
             raise ArtifactError(f"{where}: nothing is called {further[0]!r} in what was exported")
         for k, tensor in found.items():
             self._tensors[k] = tensor
+        self._templates.clear()
 
     def _all_tensors(self) -> list[Tensor]:
         for state, tensor in zip(self._states, self._tensors):
@@ -159,22 +164,31 @@ class Artifact:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         entry, (arguments, leaves) = self._entry_for(args, kwargs)
-        state = self._all_tensors()
-        tensors = {"argument": leaves, "state": state}
-        inputs = []
-        for kind, number in entry.inputs:
-            inputs.append(tensors[kind][number])
+        inputs = self._inputs_of(entry, leaves)
         if entry.written:
             refuse_shared_memory(self._spans(entry, inputs))
-        with ExitStack() as modes:
-            if entry.calls_library and torch.is_autocast_enabled("cpu"):
-                modes.enter_context(torch.autocast("cpu", enabled=False))
-            if entry.backward is not None and torch.is_grad_enabled():
-                outputs = Node.apply(entry.program, entry.backward, *inputs)
-            else:
-                modes.enter_context(torch.no_grad())
-                outputs = entry.program(*inputs)
-        return built(entry.signature.result, outputs, arguments, state)
+        if entry.calls_library and torch.is_autocast_enabled("cpu"):
+            with torch.autocast("cpu", enabled=False):
+                outputs = _run(entry, inputs)
+        else:
+            outputs = _run(entry, inputs)
+        result = entry.calls.signature.result
+        if result == _FIRST_OUTPUT:
+            return outputs[0]
+        return built(result, outputs, arguments, self._all_tensors())
+
+    def _inputs_of(self, entry: Entry, leaves: Sequence[Any]) -> list[Any]:
+        """The inputs of an entry's program in a call."""
+        template = self._templates.get(id(entry.program))
+        if template is None:
+            state, template = self._all_tensors(), []
+            for kind, number in entry.inputs:
+                template.append(state[number] if kind == "state" else None)
+            self._templates[id(entry.program)] = template
+        inputs = template.copy()
+        for position, number in entry.arguments:
+            inputs[position] = leaves[number]
+        return inputs
 
     def _spans(self, entry: Entry, inputs: Sequence[Any]) -> Iterator[tuple[str, Tensor, bool]]:
         """The tensors that a program is given, with their names, and whether it writes them."""
@@ -182,25 +196,41 @@ class Artifact:
             if kind == "state":
                 name = repr(self._states[number].names[0])
             else:
-                leaf = entry.signature.leaves[number]
+                leaf = entry.calls.signature.leaves[number]
                 if leaf is None:
                     continue
                 name = f"argument {leaf.name!r}"
             yield name, tensor, position in entry.written
 
-    def _entry_for(self, args: Any, kwargs: Any) -> tuple[Entry, tuple[list[Any], list[Any]]]:
+    def _entry_for(
+        self, args: Any, kwargs: Any
+    ) -> tuple[Entry, tuple[Sequence[Any], Sequence[Any]]]:
         """The first entry all of whose facts hold, and what its signature gives for the call."""
         reasons = []
         for entry in self._entries:
             try:
-                return entry, entry.signature.bound(args, kwargs)
+                return entry, entry.calls.bound(args, kwargs)
             except (ArtifactError, TypeError) as reason:
                 if len(self._entries) == 1:
                     raise
-                reasons.append(f"  {entry.signature}: {reason}")
+                reasons.append(f"  {entry.calls.signature}: {reason}")
         raise ArtifactError(
             "no entry of the artifact takes these arguments:\n" + "\n".join(reasons)
         )
+
+
+_FIRST_OUTPUT = (("output", 0),)
+"""A result that is the one output."""
+
+
+def _run(entry: Entry, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of an entry's program, with a history where gradients are wanted."""
+    if not torch.is_grad_enabled():
+        return entry.program(*inputs)  # type: ignore[no-any-return]
+    if entry.backward is not None:
+        return Node.apply(entry.program, entry.backward, *inputs)  # type: ignore[no-any-return]
+    with torch.no_grad():
+        return entry.program(*inputs)  # type: ignore[no-any-return]
 
 
 def load(path: str | os.PathLike[str], *, check_weights: bool = True) -> Artifact:
@@ -232,7 +262,12 @@ def _entry_of(row: Sequence[Any], tensors: Mapping[str, Tensor]) -> Entry:
     if backward is not None:
         behind, calls = _program_of(backward[0], tensors)
         part, calls_library = Backward(behind, *backward[1:]), calls_library or calls
-    return Entry(Signature.of(signature), program, inputs, written, calls_library, part)
+    arguments = []
+    for position, (kind, number) in enumerate(inputs):
+        if kind == "argument":
+            arguments.append((position, number))
+    known = KnownCalls(Signature.of(signature))
+    return Entry(known, program, inputs, tuple(arguments), written, calls_library, part)
 
 
 def _program_of(row: Sequence[Any], tensors: Mapping[str, Tensor]) -> tuple[Any, bool]:
