@@ -7,7 +7,8 @@ part of the signature; what cannot be checked later is an ExportError. All else 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from ingot.artifacts.facts import check_guards, signature_of
 from ingot.artifacts.results import refuse_effects, result_of
 from ingot.artifacts.signature import Signature
 from ingot.artifacts.state import State
+from ingot.artifacts.training import BackwardPart, training_programs
 from ingot.built import Built
 from ingot.capture import Captured, Request, capture_call
 from ingot.capture.inner_calls import unwatched
@@ -37,48 +39,73 @@ from ingot.schedule.plan import LibraryStep
 from ingot.serial import serial
 
 _OPTIONS = Options(fullgraph=True)
+MOST_NAMES = 2
+"""Of sizes that are 1 together in programs of their own."""
+
+
+class How(NamedTuple):
+    """What is asked of programs: that they record gradients; and of those that are extra, that they
+    call nothing of torch."""
+
+    training: bool
+    without_calls: bool
 
 
 class Program(NamedTuple):
-    """A call, compiled. `inputs` says where each input comes from: ("argument", leaf) or ("state",
-    number); `written` are the positions of those that it writes."""
+    """A call, compiled.
+
+    `inputs` says where each input comes from: ("argument", leaf) or ("state", number); `written`
+    are the positions of those that it writes. `backward` is there where gradients are wanted."""
 
     signature: Signature
     built: Built
     inputs: tuple[tuple[str, int], ...]
     written: tuple[int, ...]
+    backward: BackwardPart | None
 
 
-def compiled_call(fn: Any, args: Any, kwargs: Any, dynamic: Any, state: State) -> Iterator[Program]:
+def compiled_call(
+    fn: Any, args: Any, kwargs: Any, dynamic: Any, state: State, how: How
+) -> Iterator[Program]:
     """The program of one call; tensors that it reads and that are no arguments go to `state`.
 
-    Another one follows for sizes that vary and that the first takes for anything but 1, if the user
-    has not said so.
+    Others follow for sizes of 1, where sizes vary that the first takes for anything else, if the
+    user has not said so.
 
     Raises ExportError, and TypeError for arguments that `fn` does not take.
     """
     args, kwargs = usual(args), usual(kwargs)
     arguments = Arguments(fn, args, kwargs, dynamic)
-    program = _compiled(fn, args, kwargs, arguments, state)
+    program = _compiled(fn, args, kwargs, arguments, state, how.training)
     yield program
     ones = set()
     for leaf in arguments.leaves:
         for said in leaf.dims.values():
             if said.least == 1 and said.name in program.signature.sizes_above_one():
                 ones.add(said.name)
-    if not ones:
-        return
-    args, kwargs = (of_size_one(arguments, ones, each) for each in (args, kwargs))
-    try:
-        arguments = Arguments(fn, args, kwargs, dynamic, ones)
-        yield _compiled(fn, args, kwargs, arguments, state)
-    except ExportError:  # the signature says that they are not 1
-        return
+    for chosen in _subsets(sorted(ones)):
+        of_ones = of_size_one(arguments, chosen, args), of_size_one(arguments, chosen, kwargs)
+        try:
+            arguments_of_ones = Arguments(fn, *of_ones, dynamic, chosen)
+            more = _compiled(fn, *of_ones, arguments_of_ones, state, how.training)
+        except ExportError:  # the signature of the first says that they are not 1
+            continue
+        if not (how.without_calls and library_calls(more)):
+            yield more
 
 
-def _compiled(fn: Any, args: Any, kwargs: Any, arguments: Arguments, state: State) -> Program:
-    with torch.no_grad():
-        captured, built = _built(fn, args, kwargs, arguments)
+def _subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The sets of names that get programs of their own: all, or each alone where they are many."""
+    most = len(names) if len(names) <= MOST_NAMES else 1
+    for count in range(1, most + 1):
+        yield from itertools.combinations(names, count)
+
+
+def _compiled(
+    fn: Any, args: Any, kwargs: Any, arguments: Arguments, state: State, training: bool
+) -> Program:
+    with torch.set_grad_enabled(training):
+        captured, built, backward = _built(fn, args, kwargs, arguments)
     for line in captured.fixed_marks():
         raise ExportError(
             f"ingot.export: {line}: leave it out of dynamic, or change what needs its value"
@@ -94,23 +121,30 @@ def _compiled(fn: Any, args: Any, kwargs: Any, arguments: Arguments, state: Stat
                     "make it one"
                 )
             number = state.number_of(each.source, arguments.slots, position in written)
+            if backward is not None and position in backward.gradients:
+                state.want_gradient(number)
             inputs.append(("state", number))
             continue
         inputs.append(("argument", leaf))
         if position in written:
             written_leaves.add(leaf)
     result = result_of(captured.residual, arguments, state)
-    signature = signature_of(captured, arguments, written_leaves, result)
-    return Program(signature, built, tuple(inputs), tuple(sorted(written)))
+    wanted = set()
+    for position in backward.gradients if backward is not None else ():
+        kind, number = inputs[position]
+        if kind == "argument":
+            wanted.add(number)
+    signature = signature_of(captured, arguments, written_leaves, wanted, result)
+    return Program(signature, built, tuple(inputs), tuple(sorted(written)), backward)
 
 
-def code_for(program: Program, cpu: str | None, prefix: str = "kernel") -> CompiledKernels:
+def code_for(built: Built, cpu: str | None, prefix: str = "kernel") -> CompiledKernels:
     """The machine code of a program for a processor that is named, or for this one. `prefix` is
     that of the names of functions."""
     if cpu is None:
-        code: Any = program.built.code
+        code: Any = built.code
         return code  # type: ignore[no-any-return]
-    plan = program.built.plan
+    plan = built.plan
     symbols = [symbol for symbol, *_ in plan.graph.symbols]
     return compile_kernels(plan.kernels, symbols, target_of(cpu), load=False, prefix=prefix)
 
@@ -118,7 +152,10 @@ def code_for(program: Program, cpu: str | None, prefix: str = "kernel") -> Compi
 def library_calls(program: Program) -> list[str]:
     """The steps of a program that call torch, as texts with the user's lines."""
     texts = []
-    for step in program.built.plan.steps:
+    plans = [program.built.plan]
+    if program.backward is not None:
+        plans.append(program.backward.built.plan)
+    for step in itertools.chain(*(plan.steps for plan in plans)):
         if isinstance(step, LibraryStep):
             texts.append(step_text(step))
     return texts
@@ -132,8 +169,11 @@ def target_of(cpu: str) -> Target:
 
 
 @serial
-def _built(fn: Any, args: Any, kwargs: Any, arguments: Arguments) -> tuple[Captured, Built]:
-    """What was captured of a call, and its program."""
+def _built(
+    fn: Any, args: Any, kwargs: Any, arguments: Arguments
+) -> tuple[Captured, Built, BackwardPart | None]:
+    """What was captured of a call, its program, and under grad mode its backward."""
+    backward = None
     hand_over()
     marks = []
     for leaf in arguments.leaves:
@@ -149,7 +189,11 @@ def _built(fn: Any, args: Any, kwargs: Any, arguments: Arguments) -> tuple[Captu
             refuse_effects(captured.residual, captured.graph_module.graph)
             if not captured.ops:
                 raise ExportError("ingot.export: the call does no tensor work")
-            run, built = compile_graph(captured, Compilation(""), _OPTIONS, {})
+            if torch.is_grad_enabled():
+                built, backward = training_programs(captured, _OPTIONS)
+                run: Any = built.program.native
+            else:
+                run, built = compile_graph(captured, Compilation(""), _OPTIONS, {})
             captured.collect_shape_guards()
             captured.context.shapes.closed = True
     except (Unsupported, GraphBreakError) as reason:
@@ -159,4 +203,4 @@ def _built(fn: Any, args: Any, kwargs: Any, arguments: Arguments) -> tuple[Captu
             "ingot.export: the call returns views of tensors that require gradients: detach them, "
             "or return copies"
         )
-    return captured, built
+    return captured, built, backward

@@ -130,11 +130,14 @@ def _name_of_int(signature: Signature, leaf: int) -> str:
 
 
 def _run(counts: Sequence[tuple[int, int]]) -> str:
-    """The function that runs an entry, or tries one after the other."""
+    """The function that runs an entry, or tries one after the other: where none takes the
+    arguments, the reason is the first one's."""
     lines = [
         "define i32 @ingot_model_run(ptr %model, i32 %entry, ptr %inputs, i32 %given, "
         "ptr %outputs, i32 %wanted) {",
         "  store ptr @no.entry, ptr %model",
+        "  %first = alloca ptr",
+        "  store ptr null, ptr %first",
         "  br label %entry0",
     ]
     for k, (inputs, outputs) in enumerate(counts):
@@ -155,8 +158,20 @@ def _run(counts: Sequence[tuple[int, int]]) -> str:
             f"call{k}:",
             f"  %status{k} = call i32 @entry{k}(ptr %model, ptr %inputs, ptr %outputs)",
             f"  %refused{k} = icmp eq i32 %status{k}, {WRONG_ARGUMENTS}",
-            f"  br i1 %refused{k}, label %entry{k + 1}, label %end{k}",
+            f"  br i1 %refused{k}, label %refuse{k}, label %end{k}",
+            f"refuse{k}:",
+            f"  %known{k} = load ptr, ptr %first",
+            f"  %is.first{k} = icmp eq ptr %known{k}, null",
+            f"  %from{k} = select i1 %is.first{k}, ptr %model, ptr %first",
+            f"  call void @remember(ptr %first, ptr %from{k})",
+            f"  br label %entry{k + 1}",
             f"end{k}:",
             f"  ret i32 %status{k}",
         ]
-    return "\n".join([*lines, f"entry{len(counts)}:", f"  ret i32 {WRONG_ARGUMENTS}", "}"])
+    lines += [
+        f"entry{len(counts)}:",
+        "  call void @remember(ptr %model, ptr %first)",
+        f"  ret i32 {WRONG_ARGUMENTS}",
+        "}",
+    ]
+    return "\n".join(lines)

@@ -14,12 +14,13 @@ import torch
 
 import ingot
 from ingot.artifacts import container, cpus
-from ingot.artifacts.calls import Program, code_for, compiled_call, library_calls
+from ingot.artifacts.calls import How, Program, code_for, compiled_call, library_calls
 from ingot.artifacts.foreign_programs import foreign_call, is_exported_program
 from ingot.artifacts.library import write_library
 from ingot.artifacts.signature import why_not_plain
 from ingot.artifacts.state import State
 from ingot.artifacts.weights import dumped, has_name
+from ingot.built import Built
 from ingot.codegen.llvm.library import llvm
 from ingot.errors import ExportError
 from ingot.kept.description import packable
@@ -57,6 +58,7 @@ def export(
     dynamic: Any = None,
     weights: bool = True,
     cpu: str | None = None,
+    training: bool = False,
     format: str = "artifact",  # noqa: A002 - the field's name for it
 ) -> Exported:
     """Compiles a call `fn(*args, **kwargs)` ahead of time, and writes it to a file that
@@ -76,6 +78,8 @@ def export(
     weights: whether parameters and buffers are part of the file. Without them
         `Artifact.load_weights` has to be called first.
     cpu: what it is compiled for: None, this machine; or "x86-64-v3", "x86-64-v4" or "aarch64".
+    training: have calls of the artifact record gradients, of its weights and of arguments that
+        require them in the call that is exported: the backward is part of the file.
     format: "artifact", a file for `ingot.load`; or "library", a shared library for programs in C or
         any other language, without Python (see `ingot_artifact.h`), for the highest of the
         processors above that this machine is, if none is named.
@@ -84,6 +88,9 @@ def export(
     an artifact, TypeError for arguments that `fn` does not take, and OSError where the file cannot
     be written.
     """
+    if training and format == "library":
+        raise ValueError("ingot.export: a library computes no gradients: leave training out")
+    how = How(training, format == "library")
     if is_exported_program(fn):
         fn, args, kwargs, dynamic = foreign_call(fn, args, kwargs, dynamic)
     calls = _checked_calls(fn, args, cpu)
@@ -92,7 +99,8 @@ def export(
     fn = _plain(fn)
     state, programs = State(fn), list[Program]()
     for each in calls:
-        programs += compiled_call(fn, each, dict(kwargs or {}), dynamic, state)
+        named = dict(kwargs or {})
+        programs += compiled_call(fn, each, named, dynamic, state, how)
     try:
         if format == "library":
             cpu = cpu or cpus.baseline()
@@ -107,7 +115,7 @@ def export(
     return Exported(
         os.fspath(path),
         tuple(str(program.signature) for program in programs),
-        sum(code_for(program, None).function_count for program in programs),
+        sum(map(_kernels, programs)),
         tuple(calls_of_torch),
         cpu or "this machine",
     )
@@ -175,9 +183,26 @@ def _write(
 def _entry(
     program: Program, cpu: str | None, prefix: str, constants: dict[str, torch.Tensor]
 ) -> tuple[Any, ...]:
-    """An entry as `loading` reads it. The constants of the program go to those of the file."""
-    code = code_for(program, cpu)
-    description = list(packable(program.built.plan, code, _CPU))
+    """An entry as `loading` reads it. Constants go to those of the file."""
+    backward = None
+    if program.backward is not None:
+        built, *rest = program.backward
+        backward = (_program(built, cpu, f"{prefix} backward", constants), *rest)
+    return (
+        program.signature.plain(),
+        _program(program.built, cpu, prefix, constants),
+        program.inputs,
+        program.written,
+        backward,
+    )
+
+
+def _program(
+    built: Built, cpu: str | None, prefix: str, constants: dict[str, torch.Tensor]
+) -> tuple[Any, ...]:
+    """A program: its description, the names of its constants, its kernels' names and objects."""
+    code = code_for(built, cpu)
+    description = list(packable(built.plan, code, _CPU))
     names = []
     for k, tensor in enumerate(description[CONSTANTS]):
         if why_not_plain(tensor) or not has_name(tensor.dtype) or not tensor.is_contiguous():
@@ -185,14 +210,15 @@ def _entry(
         names.append(f"{prefix}.{k}")
         constants[names[-1]] = tensor
     description[CONSTANTS] = ()
-    return (
-        program.signature.plain(),
-        tuple(description),
-        tuple(names),
-        (tuple(code.names), tuple(code.objects)),
-        program.inputs,
-        program.written,
-    )
+    return tuple(description), tuple(names), tuple(code.names), tuple(code.objects)
+
+
+def _kernels(program: Program) -> int:
+    """How many functions a program has."""
+    count = code_for(program.built, None).function_count
+    if program.backward is not None:
+        count += code_for(program.backward.built, None).function_count
+    return count
 
 
 def _needed(cpu: str | None) -> tuple[str, tuple[str, ...]]:

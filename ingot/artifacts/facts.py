@@ -76,9 +76,14 @@ def _leaves_of(guard: Guard, arguments: Arguments) -> tuple[int, int] | None:
 
 
 def signature_of(
-    captured: Captured, arguments: Arguments, written: set[int], result: tuple[Node, ...]
+    captured: Captured,
+    arguments: Arguments,
+    written: set[int],
+    wanted: set[int],
+    result: tuple[Node, ...],
 ) -> Signature:
-    """The signature of an entry; `written` are the leaves that its program writes.
+    """The signature of an entry; `written` are the leaves that its program writes, and `wanted`
+    those whose gradients it computes.
 
     Raises ExportError where sizes that have two names have to be equal.
     """
@@ -94,7 +99,8 @@ def signature_of(
     leaves: list[TensorLeaf | None] = []
     for k, leaf in enumerate(arguments.leaves):
         if isinstance(leaf.value, Tensor):
-            leaves.append(numbers.tensor_leaf(k, leaf, facts.get(leaf.source), k in written))
+            known = facts.get(leaf.source)
+            leaves.append(numbers.tensor_leaf(k, leaf, known, k in written, k in wanted))
         else:
             leaves.append(None)
     return Signature(
@@ -150,7 +156,12 @@ class _Numbers:
         return Condition(postfix(left, self.places), relation, postfix(right, self.places), text)
 
     def tensor_leaf(
-        self, k: int, leaf: Leaf, facts: TensorFacts | None, is_written: bool
+        self,
+        k: int,
+        leaf: Leaf,
+        facts: TensorFacts | None,
+        is_written: bool,
+        has_gradient: bool,
     ) -> TensorLeaf:
         """The facts of a tensor; one that nobody used may have any strides."""
         tensor: Any = leaf.value
@@ -160,4 +171,12 @@ class _Numbers:
         sizes: list[int | str] = list(tensor.shape)
         for dim in range(tensor.dim()):
             sizes[dim] = self.sizes.get((k, dim), tensor.shape[dim])
-        return TensorLeaf(leaf.name, tensor.dtype, tensor.device, tuple(sizes), strides, is_written)
+        return TensorLeaf(
+            leaf.name,
+            tensor.dtype,
+            tensor.device,
+            tuple(sizes),
+            strides,
+            is_written,
+            has_gradient,
+        )

@@ -6,11 +6,10 @@ exported with, and which of their sizes vary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 
 class ForeignCall(NamedTuple):
@@ -29,34 +28,43 @@ def is_exported_program(fn: Any) -> bool:
 
 
 def foreign_call(program: Any, args: Any, kwargs: Any, dynamic: Any) -> ForeignCall:
-    """The module of an exported program and a call of it: the one that it was exported with, and
-    its sizes that vary, where the user says nothing else."""
+    """The module of an exported program and a call of it.
+
+    The call is the one that it was exported with, and its sizes vary as they did there, where the
+    user says nothing else."""
     examples = program.example_inputs
     if not args and not kwargs and examples is not None:
         args, kwargs = examples
     if dynamic is None:
-        dynamic = _dims_of(program, args, dict(kwargs or {}))
+        leaves = iter(_dims_of_inputs(program))
+        first = args[0] if isinstance(args, list) and args else args
+        by_position = _nested(tuple(first), leaves)
+        by_name = _nested(dict(kwargs or {}), leaves)
+        dynamic = (*by_position, *by_name.values())
     return ForeignCall(program.module(), args, kwargs, dynamic)
 
 
-def _dims_of(program: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The sizes that vary, nested as the arguments are."""
+def _nested(value: Any, leaves: Iterator[Any]) -> Any:
+    """What the leaves of an argument have, nested as it is. None and constants are leaves."""
+    if type(value) in (tuple, list):
+        return [_nested(item, leaves) for item in value]
+    if type(value) is dict:
+        return {key: _nested(item, leaves) for key, item in value.items()}
+    return next(leaves, None)
+
+
+def _dims_of_inputs(program: Any) -> Iterator[Any]:
+    """The sizes that vary, of each leaf of the arguments."""
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    leaves, spec = pytree.tree_flatten((args, kwargs))
-    dims: list[Any] = []
-    for name, _ in zip(program.graph_signature.user_inputs, leaves):
+    for name in program.graph_signature.user_inputs:
         node = nodes.get(name) if isinstance(name, str) else None
         value = None if node is None else node.meta.get("val")
-        found: Any = None
         if isinstance(value, torch.Tensor):
-            found = _dims_of_tensor(value, program.range_constraints) or None
+            yield _dims_of_tensor(value, program.range_constraints) or None
         elif isinstance(value, torch.SymInt):
-            found = str(value.node.expr)
-        dims.append(found)
-    if len(dims) != len(leaves):
-        return None
-    by_position, by_name = pytree.tree_unflatten(dims, spec)
-    return (*by_position, *by_name.values())
+            yield str(value.node.expr)
+        else:
+            yield None
 
 
 def _dims_of_tensor(tensor: torch.Tensor, ranges: Mapping[Any, Any]) -> dict[int, Any]:

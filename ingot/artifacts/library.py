@@ -78,12 +78,12 @@ def write_library(
         llvm().initialize_native_asmparser()  # for the instruction that tells its features
     image = Image()
     rows = state.rows()
-    for tensor, (*_, is_weight, is_written) in zip(state.tensors, rows):
+    for tensor, (*_, is_weight, is_written, _) in zip(state.tensors, rows):
         image.add(tensor, with_weights or not is_weight, is_written)
     parts, objects, kernels = [], [], list[str]()
     for number, program in enumerate(programs):
         _refuse_calls(program)
-        code = code_for(program, cpu, f"entry{number}_kernel")
+        code = code_for(program.built, cpu, f"entry{number}_kernel")
         description = packable(program.built.plan, code, _CPU)
         constants = []
         for tensor in description[CONSTANTS]:
@@ -92,7 +92,7 @@ def write_library(
         objects += code.objects
         kernels += code.names
     weights = []
-    for number, (names, dtype, sizes, strides, is_weight, _) in enumerate(rows):
+    for number, (names, dtype, sizes, strides, is_weight, *_) in enumerate(rows):
         if is_weight:
             weights += [Weight(name, number, dtype, sizes, strides) for name in names]
     text = text_of(parts, kernels, image.slots, weights, cpus.NAMED[cpu][3])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -16,16 +15,20 @@ from torch import Tensor
 from ingot.artifacts import weights
 from ingot.artifacts.container import Container
 from ingot.artifacts.cpus import missing_features
+from ingot.artifacts.gradients import Backward, Node
+from ingot.artifacts.known_calls import KnownCalls
 from ingot.artifacts.signature import Signature, refuse_shared_memory
 from ingot.artifacts.trees import built
 from ingot.errors import ArtifactError
 from ingot.kept.loading import native_program
-from ingot.kept.steps import CONSTANTS
+from ingot.kept.steps import CONSTANTS, STEPS
 
 
 class StateTensor(NamedTuple):
-    """A tensor that belongs to an artifact. `names` are those of a state dict, or the one by which
-    it is found among the constants; `is_weight`: it is in the state dict."""
+    """A tensor that belongs to an artifact.
+
+    `names` are those of a state dict, or the one by which it is found among the constants;
+    `is_weight`: it is in the state dict; `has_gradient`: a gradient of it is computed."""
 
     names: tuple[str, ...]
     dtype: torch.dtype
@@ -33,26 +36,31 @@ class StateTensor(NamedTuple):
     strides: tuple[int, ...]
     is_weight: bool
     is_written: bool
+    has_gradient: bool
 
 
 class Entry(NamedTuple):
-    """A program and what it takes. `inputs` are ("argument", leaf) and ("state", number), and
-    `written` the positions of those that are written."""
+    """A program and what it takes. `inputs` are ("argument", leaf) and ("state", number),
+    `arguments` the (position, leaf) of the former, and `written` the positions of those that are
+    written."""
 
-    signature: Signature
+    calls: KnownCalls
     program: Any
     inputs: tuple[tuple[str, int], ...]
+    arguments: tuple[tuple[int, int], ...]
     written: tuple[int, ...]
     calls_library: bool
+    backward: Backward | None
 
 
 class Artifact:
     """What `ingot.load` gives: called as what was exported, it returns what that would.
 
-    A call computes no gradients. It raises ArtifactError for arguments whose facts differ from
-    those that it was exported for, and TypeError for arguments that there are not. Tensors of the
-    state that a program writes (buffers of a BatchNorm in training, caches) keep what was written,
-    here and not in the file. Calls that write must not run at the same time.
+    A call records gradients if it was exported with `training=True`. It raises ArtifactError for
+    arguments whose facts differ from those that it was exported for, and TypeError for arguments
+    that there are not. Tensors of the state that a program writes (buffers of a BatchNorm in
+    training, caches) keep what was written, here and not in the file. Calls that write must not run
+    at the same time.
     """
 
     def __init__(self, container: Container, parts: Sequence[Any], check: bool) -> None:
@@ -63,6 +71,8 @@ class Artifact:
             self._states.append(StateTensor(*row))
         self._tensors: list[Tensor | None] = [None] * len(self._states)
         self._unused = frozenset(unused)
+        # the inputs of programs, without the arguments
+        self._templates: dict[int, list[Any]] = {}
         constants = weights.windows(container.section("constants"), container.path)
         self._entries = list(map(_entry_of, entries, [constants] * len(entries)))
         self._fill(constants, False)
@@ -73,12 +83,12 @@ class Artifact:
     def _fill(self, tensors: Mapping[str, Tensor], are_weights: bool) -> None:
         for k, state in enumerate(self._states):
             if state.is_weight is are_weights:
-                self._tensors[k] = _laid_out(state, tensors[state.names[0]])
+                self._tensors[k] = _own(state, tensors[state.names[0]])
 
     @property
     def signatures(self) -> list[str]:
         """What each entry takes, as text."""
-        return [str(entry.signature) for entry in self._entries]
+        return [str(entry.calls.signature) for entry in self._entries]
 
     @property
     def signature(self) -> str:
@@ -101,6 +111,12 @@ class Artifact:
             if state.is_weight:
                 tensors |= dict.fromkeys(state.names, tensor)
         return tensors
+
+    def parameters(self) -> list[Tensor]:
+        """The tensors of the state whose gradients calls record, for an optimizer: there are some
+        where it was exported with `training=True`. Raises ArtifactError as `state_dict` does."""
+        tensors = zip(self._states, self._all_tensors())
+        return [tensor for state, tensor in tensors if state.has_gradient]
 
     def load_weights(
         self, source: str | os.PathLike[str] | Mapping[str, Tensor], strict: bool = True
@@ -134,6 +150,7 @@ class Artifact:
             raise ArtifactError(f"{where}: nothing is called {further[0]!r} in what was exported")
         for k, tensor in found.items():
             self._tensors[k] = tensor
+        self._templates.clear()
 
     def _all_tensors(self) -> list[Tensor]:
         for state, tensor in zip(self._states, self._tensors):
@@ -148,20 +165,31 @@ class Artifact:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         entry, (arguments, leaves) = self._entry_for(args, kwargs)
-        state = self._all_tensors()
-        tensors = {"argument": leaves, "state": state}
-        inputs = []
-        for kind, number in entry.inputs:
-            inputs.append(tensors[kind][number])
+        inputs = self._inputs_of(entry, leaves)
         if entry.written:
             refuse_shared_memory(self._spans(entry, inputs))
-        with ExitStack() as modes:
-            if torch.is_grad_enabled():
-                modes.enter_context(torch.no_grad())
-            if entry.calls_library and torch.is_autocast_enabled("cpu"):
-                modes.enter_context(torch.autocast("cpu", enabled=False))
-            outputs = entry.program(*inputs)
-        return built(entry.signature.result, outputs, arguments, state)
+        if entry.calls_library and torch.is_autocast_enabled("cpu"):
+            with torch.autocast("cpu", enabled=False):
+                outputs = _run(entry, inputs)
+        else:
+            outputs = _run(entry, inputs)
+        result = entry.calls.signature.result
+        if result == _FIRST_OUTPUT:
+            return outputs[0]
+        return built(result, outputs, arguments, self._all_tensors())
+
+    def _inputs_of(self, entry: Entry, leaves: Sequence[Any]) -> list[Any]:
+        """The inputs of an entry's program in a call."""
+        template = self._templates.get(id(entry.program))
+        if template is None:
+            state, template = self._all_tensors(), []
+            for kind, number in entry.inputs:
+                template.append(state[number] if kind == "state" else None)
+            self._templates[id(entry.program)] = template
+        inputs = template.copy()
+        for position, number in entry.arguments:
+            inputs[position] = leaves[number]
+        return inputs
 
     def _spans(self, entry: Entry, inputs: Sequence[Any]) -> Iterator[tuple[str, Tensor, bool]]:
         """The tensors that a program is given, with their names, and whether it writes them."""
@@ -169,25 +197,41 @@ class Artifact:
             if kind == "state":
                 name = repr(self._states[number].names[0])
             else:
-                leaf = entry.signature.leaves[number]
+                leaf = entry.calls.signature.leaves[number]
                 if leaf is None:
                     continue
                 name = f"argument {leaf.name!r}"
             yield name, tensor, position in entry.written
 
-    def _entry_for(self, args: Any, kwargs: Any) -> tuple[Entry, tuple[list[Any], list[Any]]]:
+    def _entry_for(
+        self, args: Any, kwargs: Any
+    ) -> tuple[Entry, tuple[Sequence[Any], Sequence[Any]]]:
         """The first entry all of whose facts hold, and what its signature gives for the call."""
         reasons = []
         for entry in self._entries:
             try:
-                return entry, entry.signature.bound(args, kwargs)
+                return entry, entry.calls.bound(args, kwargs)
             except (ArtifactError, TypeError) as reason:
                 if len(self._entries) == 1:
                     raise
-                reasons.append(f"  {entry.signature}: {reason}")
+                reasons.append(f"  {entry.calls.signature}: {reason}")
         raise ArtifactError(
             "no entry of the artifact takes these arguments:\n" + "\n".join(reasons)
         )
+
+
+_FIRST_OUTPUT = (("output", 0),)
+"""A result that is the one output."""
+
+
+def _run(entry: Entry, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The outputs of an entry's program, with a history where gradients are wanted."""
+    if not torch.is_grad_enabled():
+        return entry.program(*inputs)  # type: ignore[no-any-return]
+    if entry.backward is not None:
+        return Node.apply(entry.program, entry.backward, *inputs)  # type: ignore[no-any-return]
+    with torch.no_grad():
+        return entry.program(*inputs)  # type: ignore[no-any-return]
 
 
 def load(path: str | os.PathLike[str], *, check_weights: bool = True) -> Artifact:
@@ -213,20 +257,35 @@ def load(path: str | os.PathLike[str], *, check_weights: bool = True) -> Artifac
 
 
 def _entry_of(row: Sequence[Any], tensors: Mapping[str, Tensor]) -> Entry:
-    signature, description, constants, (names, images), inputs, written = row
+    signature, parts, inputs, written, backward = row
+    program, calls_library = _program_of(parts, tensors)
+    part = None
+    if backward is not None:
+        behind, calls = _program_of(backward[0], tensors)
+        part, calls_library = Backward(behind, *backward[1:]), calls_library or calls
+    arguments = []
+    for position, (kind, number) in enumerate(inputs):
+        if kind == "argument":
+            arguments.append((position, number))
+    known = KnownCalls(Signature.of(signature))
+    return Entry(known, program, inputs, tuple(arguments), written, calls_library, part)
+
+
+def _program_of(row: Sequence[Any], tensors: Mapping[str, Tensor]) -> tuple[Any, bool]:
+    """A native program, and whether it calls anything of torch."""
+    description, constants, names, images = row
     parts = list(description)
     parts[CONSTANTS] = tuple(map(tensors.__getitem__, constants))
-    calls_library = any(step[0] == "call" for step in parts[6])
-    program = native_program(parts, names, images)
-    return Entry(Signature.of(signature), program, inputs, written, calls_library)
+    calls_library = any(step[0] == "call" for step in parts[STEPS])
+    return native_program(parts, names, images), calls_library
 
 
-def _laid_out(state: StateTensor, tensor: Tensor) -> Tensor:
-    """A tensor with the strides that the programs rely on."""
-    if tensor.stride() == state.strides:
-        return tensor
-    laid = torch.empty_strided(state.sizes, state.strides, dtype=state.dtype)
-    return laid.copy_(tensor)
+def _own(state: StateTensor, tensor: Tensor) -> Tensor:
+    """A tensor of the state, with the strides that the programs rely on."""
+    if tensor.stride() != state.strides:
+        laid = torch.empty_strided(state.sizes, state.strides, dtype=state.dtype)
+        tensor = laid.copy_(tensor)
+    return tensor.requires_grad_() if state.has_gradient else tensor
 
 
 def _fitting(state: StateTensor, name: str, tensor: Tensor, where: str) -> Tensor:
@@ -237,9 +296,9 @@ def _fitting(state: StateTensor, name: str, tensor: Tensor, where: str) -> Tenso
             f"{state.dtype} of shape {state.sizes}"
         )
     tensor = tensor.cpu()
-    if state.is_written:  # which is not the caller's to see
+    if state.is_written or state.has_gradient:  # what is done to it is not the caller's to see
         tensor = tensor.clone()
-    return _laid_out(state, tensor)
+    return _own(state, tensor)
 
 
 def _tensors_of(path: str) -> dict[str, Tensor]:

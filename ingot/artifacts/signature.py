@@ -30,7 +30,7 @@ class Parameter(NamedTuple):
 
 class TensorLeaf(NamedTuple):
     """A tensor among the arguments. A size is an int, or a name where it varies; a stride is None
-    where it follows from the sizes."""
+    where it follows from the sizes. `has_gradient`: a gradient of it is computed."""
 
     name: str
     dtype: torch.dtype
@@ -38,6 +38,7 @@ class TensorLeaf(NamedTuple):
     sizes: tuple[int | str, ...]
     strides: tuple[int | None, ...]
     is_written: bool
+    has_gradient: bool
 
     def __str__(self) -> str:
         sizes = ", ".join(map(str, self.sizes))
@@ -242,10 +243,11 @@ def _checked(leaf: TensorLeaf, tensor: Tensor) -> Tensor:
     if not fits:
         dtype, sizes = str(tensor.dtype).removeprefix("torch."), ", ".join(map(str, tensor.shape))
         raise ArtifactError(f"argument {leaf.name!r}: expected {leaf}, got {dtype}[{sizes}]")
-    if torch.is_grad_enabled() and tensor.requires_grad:
+    if torch.is_grad_enabled() and tensor.requires_grad and not leaf.has_gradient:
         raise ArtifactError(
-            f"argument {leaf.name!r} requires gradients, and an artifact computes none: call it "
-            "under torch.no_grad(), or give it a tensor that is detached"
+            f"argument {leaf.name!r} requires gradients, and the artifact computes none of it: "
+            "call it under torch.no_grad(), give it a tensor that is detached, or export it with "
+            "training=True and an argument that requires gradients"
         )
     if 1 in tensor.shape and (None in leaf.strides or tensor.stride() != leaf.strides):
         tensor = with_usual_strides(tensor)

@@ -27,6 +27,7 @@ class State:
         self.tensors: list[Tensor] = []
         self._called: list[tuple[tuple[str, ...], bool]] = []  # names, and whether it is a weight
         self._written: set[int] = set()
+        self._wanted: set[int] = set()
         self._modules: dict[int, nn.Module] = {}
         if isinstance(self._root, nn.Module):
             self._add_module(self._root, "")
@@ -48,6 +49,10 @@ class State:
         if is_written:
             self._written.add(number)
         return number
+
+    def want_gradient(self, number: int) -> None:
+        """Says that a gradient of a tensor is computed."""
+        self._wanted.add(number)
 
     def _added(self, tensor: Any, source: Source, slots: Sequence[Any]) -> int:
         if not isinstance(tensor, Tensor):
@@ -92,7 +97,8 @@ class State:
         rows = []
         for k, (tensor, (names, is_weight)) in enumerate(zip(self.tensors, self._called)):
             sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
-            rows.append((names, tensor.dtype, sizes, strides, is_weight, k in self._written))
+            flags = is_weight, k in self._written, k in self._wanted
+            rows.append((names, tensor.dtype, sizes, strides, *flags))
         return tuple(rows)
 
     def weights(self) -> dict[str, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import json
 import random
 import struct
@@ -13,6 +15,8 @@ from torch import nn
 
 import ingot
 from ingot.artifacts import container, weights
+from ingot.kept import format as packing
+from ingot.runtime import description
 
 X = torch.linspace(-2, 2, 24).view(4, 6)
 
@@ -64,6 +68,18 @@ def test_foreign_files(tmp_path):
         ingot.load(path)
     with pytest.raises(FileNotFoundError):
         ingot.load(tmp_path / "none.ingot")
+
+
+def test_the_format_is_that_of_the_description():
+    """A description of programs that changes is another format: files of before would be
+    misread."""
+    text = f"{description.__doc__}{inspect.getsource(packing)}"
+    known = {1: "9a0095c47046122f"}
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert known.get(container.FORMAT) == digest, (
+        "the description of programs, or how values are packed, has changed: if a file of before "
+        "would be misread, raise container.FORMAT; put the digest here in any case"
+    )
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):

@@ -233,6 +233,23 @@ def test_calls_that_are_refused(exported, name):
     assert_same(artifact(X, X + 1), X + (X + 1))
 
 
+def test_calls_that_look_as_one_before(exported):
+    """What a call looked like is remembered, and nothing that differs from it is let through."""
+    artifact = exported(add, (X, X + 1), dynamic={"x": {0: "n"}, "y": {0: "n"}})
+    for _ in range(3):
+        for rows in (1, 2, 4):
+            assert_same(artifact(X[:rows], X[:rows]), X[:rows] + X[:rows])
+        with torch.no_grad():
+            parameter = nn.Parameter(X)
+            assert_same(artifact(parameter, X), X + X)
+        for name, (call, error, text) in REFUSED_CALLS.items():
+            if name != "one object":
+                with pytest.raises(error, match=text):
+                    call(artifact)
+        with pytest.raises(ingot.ArtifactError, match="n is 4 in x.shape"):
+            artifact(X, X[:1])
+
+
 def branches(x: Tensor) -> Tensor:
     return x if x.sum() > 0 else -x
 

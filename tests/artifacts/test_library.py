@@ -135,7 +135,7 @@ def test_a_transformer(program, tmp_path):
     path, tokens = tmp_path / "gpt.so", torch.randint(0, 300, (2, 9))
     dynamic = {"tokens": {0: "batch", 1: ("time", 1, 128)}}
     ingot.export(model, (tokens,), path=path, dynamic=dynamic, format="library")
-    calls = [(torch.randint(0, 300, sizes),) for sizes in ((1, 1), (2, 9), (5, 70))]
+    calls = [(torch.randint(0, 300, sizes),) for sizes in ((1, 3), (2, 9), (5, 70))]
     calls += [(torch.full((2, 3), 300),), (torch.zeros(2, 129, dtype=torch.int64),)]
     *results, of_data, too_long = run(program, path, calls)
     for (x,), result in zip(calls, results):
