@@ -80,7 +80,7 @@ class BodyWriter:
             return f"{self.pointers[buffer]}[{product.text} + {self.lane_offset}]"
         return f"{self.pointers[buffer]}[{at.text}]"
 
-    def _bounds(self, buffer: str, index: Expr) -> str | None:
+    def bounds(self, buffer: str, index: Expr) -> str | None:
         """Where bounds are checked: the condition of an index that is out of them."""
         if not self.check_bounds or buffer not in self.lengths:
             return None
@@ -137,7 +137,10 @@ class BodyWriter:
             index = Item(type, lambda *_: self.index(i.attrs[0]), self._lookups(i), "at")
             return [(own, index)]
         if i.op == "scalar":
-            return [(own, Item(type, lambda: self.scalars[i.attrs[0]][0], (), trivial=True))]
+            name = i.attrs[0]
+            trivial = not self.scalars.get(name, (None, False))[1]
+            scalar = Item(type, lambda: self.scalars[name][0], (), name, trivial=trivial)
+            return [(own, scalar)]
         if i.op == "to":
             source = program[i.args[0]].dtype
             return [(own, Item(type, lambda a: converted(a, source, i.dtype), tuple(keys), "to"))]
@@ -187,7 +190,7 @@ class BodyWriter:
         if self.check_bounds and buffer in self.lengths:
 
             def lines(code: Code, *_: Code) -> tuple[list[str], Code]:
-                outside = self._bounds(buffer, offset) or ""
+                outside = self.bounds(buffer, offset) or ""
                 condition = f"{code.text} && {outside}" if count else outside
                 return [self.fail(condition, self.out_of_bounds(buffer))], code
 
@@ -276,7 +279,7 @@ class BodyWriter:
         want = self.dtypes[store.buffer]
         value = converted(value, dtype, want)
         here, lines = self.element(store.buffer, store.index), []
-        outside = self._bounds(store.buffer, store.index)
+        outside = self.bounds(store.buffer, store.index)
         if outside is not None:
             lines.append(self.fail(outside, self.out_of_bounds(store.buffer)))
         if store.mode == "store":

@@ -36,13 +36,37 @@ SUMMED_ALONE = 128  # ... where it is one after the other
 class Function(NamedTuple):
     """C++ text in which the function is called KERNEL, and what its caller must know.
 
-    `functions` are the elementary ones that it calls, by name and type.
+    `functions` are the elementary ones that it calls, by name and type. `driver` is the text of a
+    function that runs all of it by OpenMP's threads.
     """
 
     text: str
+    driver: str
     functions: frozenset[tuple[str, str]]
     errors: tuple[Fault, ...]
     scratch_bytes: Expr
+
+
+_DRIVER = """\
+#ifdef _OPENMP
+// all of it, by OpenMP's threads
+extern "C" int32_t KERNEL_parallel(void *const *buffers, const int64_t *sizes) {
+SIZES
+  const int64_t points = POINTS;
+  int32_t status = 0;
+#pragma omp parallel reduction(max : status)
+  {
+    const int64_t share = (points + omp_get_num_threads() - 1) / omp_get_num_threads();
+    const int64_t begin = ingot::smaller(omp_get_thread_num() * share, points);
+    const int64_t end = ingot::smaller(begin + share, points);
+    void *scratch = std::aligned_alloc(64, (SCRATCH) + 64);
+    status = KERNEL(buffers, sizes, begin, end, scratch);
+    std::free(scratch);
+  }
+  return status;
+}
+#endif
+"""
 
 
 class Part(NamedTuple):
@@ -54,23 +78,42 @@ class Part(NamedTuple):
     prefix: Key
 
 
-def write_kernel(kernel: Kernel, symbols: Sequence[Symbol], check_bounds: bool = False) -> Function:
-    """The C++ function of a kernel without a product. Sizes are read at their position in
-    `symbols`."""
-    return KernelWriter(kernel, symbols, check_bounds).function()
+def write_kernel(
+    kernel: Kernel,
+    symbols: Sequence[Symbol],
+    check_bounds: bool = False,
+    buffers: Sequence[str] = (),
+) -> Function:
+    """The C++ function of a kernel without a product.
+
+    Sizes are read at their position in `symbols`. The parameters may be called as `buffers`.
+    """
+    return KernelWriter(kernel, symbols, check_bounds, buffers).function()
 
 
 class KernelWriter(BodyWriter):
     """The loops of one kernel."""
 
-    def __init__(self, kernel: Kernel, symbols: Sequence[Symbol], check_bounds: bool) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        symbols: Sequence[Symbol],
+        check_bounds: bool,
+        buffers: Sequence[str] = (),
+    ) -> None:
         super().__init__(check_bounds)
+        self.buffers = list(buffers)
         self.kernel, self.symbols = kernel, list(symbols)
         self.lines: list[str] = []
         self.depth = 1
         self.scratch: Expr = ZERO
         self.codes: dict[Key, Code] = {}
         self.stage_number = 0
+        self.block_size = BLOCK
+        if self.in_lanes:
+            self.block_size = LANES
+        elif kernel.tile is not None:
+            self.block_size = TILE
 
     # -- lines -------------------------------------------------------------------------------------
 
@@ -120,12 +163,28 @@ class KernelWriter(BodyWriter):
         self.line("return 0;")
         text = "\n".join([*self.sizes_used(body[1]), *self.lines[body[1] :]])
         head = (
-            'extern "C" int32_t KERNEL(void *const *buffers, const int64_t *sizes, int64_t begin,\n'
-            "                          int64_t end, void *scratch) {\n"
+            'extern "C" int32_t KERNEL(\n'
+            "    void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, "
+            "void *scratch) {\n"
         )
         return Function(
-            f"{head}{text}\n}}\n", frozenset(self.functions), tuple(self.errors), self.scratch
+            f"{head}{text}\n}}\n",
+            self.driver(),
+            frozenset(self.functions),
+            tuple(self.errors),
+            self.scratch,
         )
+
+    def driver(self) -> str:
+        """A function that runs the whole kernel by OpenMP's threads."""
+        points, scratch = self.index(self.kernel.points).text, self.index(self.scratch).text
+        lines = []
+        for k, symbol in enumerate(self.symbols):
+            name = self.index.codes[symbol].text
+            if re.search(rf"\b{name}\b", f"{points} {scratch}"):
+                lines.append(f"  const int64_t {name} = sizes[{k}];\n")
+        text = _DRIVER.replace("SIZES\n", "".join(lines)).replace("POINTS", points)
+        return text.replace("SCRATCH", scratch)
 
     def sizes_used(self, start: int) -> list[str]:
         """The lines before the loops: buffers, and those of the sizes that something mentions."""
@@ -146,7 +205,8 @@ class KernelWriter(BodyWriter):
         for pair in loans(kernel.parameters):
             shared.update(pair)
         for k, p in enumerate(kernel.parameters):
-            name = self.pointers[p.name] = self.names.fresh(p.name)
+            label = self.buffers[k] if self.buffers else p.name
+            name = self.pointers[p.name] = self.names.fresh(label)
             self.dtypes[p.name] = p.dtype
             if p.written or p.lends >= 0:
                 self.mutable.add(p.name)
@@ -585,7 +645,7 @@ class KernelWriter(BodyWriter):
         """Loops over one block, with calls of functions of arrays between them."""
         program, count = part.stage.body.instructions, f"{stop} - {start}"
         offset = self.name_of(loop) if base == "0" else f"{self.name_of(loop)} - {base}"
-        size = LANES if self.lane_offset else TILE if self.kernel.tile else BLOCK
+        size = self.block_size
         arrays: dict[Key, str] = {}
 
         def array(key: Key, name: str) -> str:

@@ -6,11 +6,11 @@ Kinds of kernels that have no C++ yet are compiled by `codegen/llvm`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
-from ingot.codegen.cpp import compiler
+from ingot.codegen.cpp import compiler, product
 from ingot.codegen.cpp.kernel import Function, write_kernel
 from ingot.codegen.cpp.prelude import prelude
 from ingot.codegen.llvm import module as llvm
@@ -27,9 +27,25 @@ ABI = """\
 """
 
 
+OPENMP = """\
+#ifdef _OPENMP
+#include <omp.h>
+
+#include <cstdlib>
+#endif
+"""
+
+NOT_WRITTEN = "This kind of kernel has no C++ yet: it is compiled by LLVM."
+
+Label = tuple[str, Sequence[str], Sequence[str]]
+"""What people call a kernel, the comments above it, and what they call its buffers."""
+
+
 def has_code(kernel: AnyKernel) -> bool:
     """Whether there is C++ for a kernel of this kind."""
-    return isinstance(kernel, Kernel) and kernel.product is None
+    if not isinstance(kernel, Kernel):
+        return False
+    return kernel.product is None or product.has_code(kernel.product)
 
 
 class CompiledKernels:
@@ -40,10 +56,14 @@ class CompiledKernels:
     """
 
     def __init__(
-        self, functions: dict[AnyKernel, tuple[str, Function]], rest: llvm.CompiledKernels | None
+        self,
+        functions: dict[AnyKernel, tuple[str, Function]],
+        rest: llvm.CompiledKernels | None,
+        symbols: Sequence[Symbol],
     ) -> None:
         self.seconds: dict[str, float] = {}
         self.rest = rest
+        self._symbols = symbols
         self._functions = functions
         self._loaded: Any = None
         self.objects: list[bytes] = []
@@ -65,6 +85,10 @@ class CompiledKernels:
             return self.rest.scratch_bytes(kernel)
         return self._of(kernel)[1].scratch_bytes
 
+    def is_written(self, kernel: AnyKernel) -> bool:
+        """Whether the kernel was compiled as C++, and not by LLVM."""
+        return kernel in self._functions
+
     def errors(self, kernel: AnyKernel) -> tuple[Fault, ...]:
         """What a nonzero status stands for: the status 1 + k is the k-th text."""
         if kernel not in self._functions:
@@ -81,8 +105,21 @@ class CompiledKernels:
         return function.text.replace("KERNEL", name)
 
     def text(self) -> str:
-        """The whole C++ file."""
+        """The whole C++ file, as it was compiled."""
         return file_text(self._functions.values())
+
+    def source(self, labels: Mapping[AnyKernel, Label]) -> str:
+        """The whole C++ file for people: kernels and buffers have names, and comments."""
+        functions: dict[str, Function | None] = {}
+        comments: dict[str, Sequence[str]] = {}
+        for kernel, (name, above, buffers) in labels.items():
+            functions[name], comments[name] = None, above
+            if not has_code(kernel):
+                comments[name] = [*above, NOT_WRITTEN]
+                continue
+            assert isinstance(kernel, Kernel)
+            functions[name] = _written(kernel, self._symbols, False, buffers)
+        return readable(functions, comments)
 
     def assembly(self) -> str:
         """The assembly of all kernels; compiled once more for it."""
@@ -138,18 +175,45 @@ def compile_kernels(
         function = written.get(shape)
         if function is None:
             assert isinstance(shape, Kernel)
-            function = written[shape] = write_kernel(shape, symbols, check_bounds)
+            function = written[shape] = _written(shape, symbols, check_bounds)
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
     emitted = perf_counter() - start
     rest = None
     if others:
         rest = llvm.compile_kernels(others, symbols, check_bounds=check_bounds)
-    compiled = CompiledKernels(functions, rest)
+    compiled = CompiledKernels(functions, rest, symbols)
     compiled.seconds["emit"] = emitted
     if functions:
         compiled._compile()
         compiled._load()
     return compiled
+
+
+def _written(
+    kernel: Kernel, symbols: Sequence[Symbol], check_bounds: bool, buffers: Sequence[str] = ()
+) -> Function:
+    write = product.write_product
+    if kernel.product is None:
+        write = write_kernel
+    return write(kernel, symbols, check_bounds, buffers)
+
+
+def readable(
+    functions: Mapping[str, Function | None], comments: Mapping[str, Sequence[str]]
+) -> str:
+    """A C++ file with these functions under comments; where there is none, the comments alone."""
+    texts: list[str] = []
+    called: set[tuple[str, str]] = set()
+    for name, function in functions.items():
+        lines = []
+        for line in comments[name]:
+            lines.append(f"// {line}".rstrip())
+        if function is not None:
+            called |= function.functions
+            lines.append(f"{function.text}\n{function.driver}".replace("KERNEL", name))
+        texts.append("\n".join([*lines, ""]))
+    head = prelude(["ingot::smaller", *texts], called)
+    return "\n".join([f"{head}\n{OPENMP}", ABI, *texts])
 
 
 def file_text(functions: Iterable[tuple[str, Function]]) -> str:

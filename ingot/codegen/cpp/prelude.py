@@ -236,6 +236,27 @@ inline bool is_further(T best, int64_t at, T value, int64_t position) {
   const bool tie = (value == best) | ((value != value) & (best != best));
   return beyond | (tie & (position < at));
 }""",
+    "multiply": """\
+// adds to the sums of a tile of ROWS x COLUMNS the products of `count` steps. Row r and step k have
+// left[rows[r] + steps[k]], and the columns of a step lie side by side from right[places[k]] on
+template <int ROWS, int COLUMNS, class T>
+inline void multiply(const T *left, const int64_t *rows, const int64_t *steps, const T *right,
+                     const int64_t *places, int64_t count, T *sums) {
+  T part[ROWS][COLUMNS] = {};
+  for (int64_t k = 0; k < count; ++k) {
+    const T *columns = right + places[k];
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r) {
+      const T element = left[rows[r] + steps[k]];
+#pragma omp simd
+      for (int c = 0; c < COLUMNS; ++c)
+        part[r][c] = std::fma(element, columns[c], part[r][c]);
+    }
+  }
+  for (int r = 0; r < ROWS; ++r)
+#pragma omp simd
+    for (int c = 0; c < COLUMNS; ++c) sums[r * COLUMNS + c] += part[r][c];
+}""",
     "add_compensated": """\
 // adds to a total, and what is lost by rounding to `error`
 inline void add_compensated(double &total, double &error, double more) {

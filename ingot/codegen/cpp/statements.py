@@ -13,6 +13,7 @@ from ingot.codegen.cpp.types import Code, atom
 
 WIDTH = 72  # columns of an expression
 PART = 48  # of one that stands within another
+SHORT = 10  # of one that never needs a name
 
 
 class Item(NamedTuple):
@@ -75,7 +76,7 @@ class Statements:
                 return code
             parts = []
             for key in item.args:
-                if key in self.inlined and len(self.codes[key].text) > 16:
+                if key in self.inlined and len(self.codes[key].text) > SHORT:
                     parts.append(key)
             if not parts:
                 return code

@@ -265,7 +265,9 @@ def traced(name: str, function: Callable[..., Value], type: str, arity: int, doc
 
 
 _WITH_LIBRARY = """\
-inline TYPE NAME(PARAMETERS) { return NAME_is_rare(ALL) ? SLOW(ALL) : usual_NAME(ALL); }
+inline TYPE NAME(PARAMETERS) {
+  return NAME_is_rare(ALL) ? SLOW(ALL) : usual_NAME(ALL);
+}
 // asks the C library where the usual result does not suffice
 inline void repair_NAME(ARRAYS, TYPE *results, int64_t count) {
   for (int64_t k = 0; k < count; ++k)
