@@ -140,7 +140,8 @@ def show_cpp(compilation: Compilation) -> str:
         kernel = step.kernel
         if kernel in labels:
             continue
-        name = f"{re.sub(r'[^A-Za-z0-9_]', '_', compilation.name)}_kernel{len(labels)}"
+        name = re.sub(r"[^A-Za-z0-9]+", "_", compilation.name).strip("_")
+        name = f"{name}_kernel{len(labels)}"
         labels[kernel] = name, _kernel_comments(step, plan), step.arguments
     return code.source(labels)  # type: ignore[union-attr]
 

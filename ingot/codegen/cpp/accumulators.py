@@ -54,12 +54,15 @@ class Accumulator:
         # nor floats of which one may be NaN: the extreme is that of integers in the same order
         self.by_order = spec.kind in ("max", "min") and dtype.is_floating_point and not lanes
         self.order = f"ingot::order<{str(spec.kind == 'max').lower()}>"
+        name, self.wide, self.error, self.position = spec.name, wide, "", ""
         if self.by_order:
             self.type = "int32_t" if dtype is torch.float32 else "int64_t"
-        self.part = self.total = fresh(spec.name)
-        self.wide, self.error, self.position = wide, "", ""
+            name = f"{spec.name}_order"
+        elif wide:
+            name = f"{spec.name}_part"
+        self.part = self.total = fresh(name)
         if wide:
-            self.part = fresh(f"{spec.name}_part")
+            self.total = fresh(f"{spec.name}_total")
             if dtype is torch.float64:
                 self.error = fresh(f"{spec.name}_error")
         if spec.kind.startswith("arg"):
@@ -106,11 +109,10 @@ class Accumulator:
             extreme = f"ingot::{self.spec.kind}imum({self.order}({value.text}), {here})"
             return [f"{here} = {extreme};"]
         if not self.position:
-            new = combined(self.spec.kind, self.dtype, atom(here), value).text
             operator = {"sum": "+", "prod": "*"}.get(self.spec.kind)
-            if operator and new == f"{here} {operator} {value.text}":
+            if operator and self.dtype is not torch.bool:
                 return [f"{here} {operator}= {value.text};"]
-            return [f"{here} = {new};"]
+            return [f"{here} = {combined(self.spec.kind, self.dtype, atom(here), value).text};"]
         at, largest = self._element(self.position), str(self.spec.kind == "argmax").lower()
         further = f"ingot::is_further<{largest}>({here}, {at}, {value.text}, {position.text})"
         return [

@@ -394,7 +394,12 @@ class KernelWriter(BodyWriter):
                 self.scalars[define.name] = (atom(f"{name}[{self.lane_offset}]"), True)
         self.stage_loops(stage, prefix, nest, levels, accumulators, lanes, 0)
         for accumulator in accumulators:
-            self.scalars[accumulator.spec.name] = (accumulator.result(), vector is not None)
+            spec, result = accumulator.spec, accumulator.result()
+            if vector is None and not result.text.isidentifier():
+                name = self.names.fresh(spec.name)
+                self.line(f"const {TYPES[spec.dtype]} {name} = {result.text};")
+                result = atom(name)
+            self.scalars[spec.name] = (result, vector is not None)
 
     def accumulators(self, stage: Stage, in_lanes: bool) -> list[Accumulator]:
         results = []
