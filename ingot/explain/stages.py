@@ -134,7 +134,10 @@ def show_cpp(compilation: Compilation) -> str:
     code, plan = compilation.log.code, compilation.log.plan
     assert plan is not None
     if not hasattr(code, "source"):
-        return '# compiled by LLVM; --emit cpp, or options={"emit": "cpp"}, has it written as C++'
+        lines = ['# by LLVM; --emit cpp, or options={"emit": "cpp"}, has these kernels as C++:']
+        for step in compilation.log.kernel_steps:
+            lines.append(f"# {step.kernel.name}  {place_of(step.kernel.origin.where)}")
+        return "\n".join(lines)
     labels: dict[AnyKernel, tuple[str, list[str], tuple[str, ...]]] = {}
     for step in compilation.log.kernel_steps:
         kernel = step.kernel

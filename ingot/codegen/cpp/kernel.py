@@ -17,12 +17,14 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from ingot.codegen.cpp.accumulators import Accumulator, identity
-from ingot.codegen.cpp.body import BodyWriter, Key, Scan, is_rare, memory_pointer
+from ingot.codegen.cpp.body import Key, Scan, is_rare, memory_pointer
+from ingot.codegen.cpp.function import Function, driver_of, head_of
+from ingot.codegen.cpp.loops import LoopWriter
 from ingot.codegen.cpp.prelude import RARE
 from ingot.codegen.cpp.statements import Item, Statements
 from ingot.codegen.cpp.types import PRODUCT, TYPES, Code, atom, binary, call
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr
-from ingot.loops.ir import Fault, Instruction
+from ingot.loops.ir import Instruction
 from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Kernel, Stage, Store, loans, scaling
 
@@ -31,42 +33,6 @@ BLOCK = 256  # ... of a block between two calls of functions of arrays
 TILE = 32  # ... along each loop of a transposed block
 SUMMED = 2048  # additions to one float, spread over a vector, before its sum goes to a double
 SUMMED_ALONE = 128  # ... where it is one after the other
-
-
-class Function(NamedTuple):
-    """C++ text in which the function is called KERNEL, and what its caller must know.
-
-    `functions` are the elementary ones that it calls, by name and type. `driver` is the text of a
-    function that runs all of it by OpenMP's threads.
-    """
-
-    text: str
-    driver: str
-    functions: frozenset[tuple[str, str]]
-    errors: tuple[Fault, ...]
-    scratch_bytes: Expr
-
-
-_DRIVER = """\
-#ifdef _OPENMP
-// all of it, by OpenMP's threads
-extern "C" int32_t KERNEL_parallel(void *const *buffers, const int64_t *sizes) {
-SIZES
-  const int64_t points = POINTS;
-  int32_t status = 0;
-#pragma omp parallel reduction(max : status)
-  {
-    const int64_t share = (points + omp_get_num_threads() - 1) / omp_get_num_threads();
-    const int64_t begin = ingot::smaller(omp_get_thread_num() * share, points);
-    const int64_t end = ingot::smaller(begin + share, points);
-    void *scratch = std::aligned_alloc(64, (SCRATCH) + 64);
-    status = KERNEL(buffers, sizes, begin, end, scratch);
-    std::free(scratch);
-  }
-  return status;
-}
-#endif
-"""
 
 
 class Part(NamedTuple):
@@ -91,7 +57,7 @@ def write_kernel(
     return KernelWriter(kernel, symbols, check_bounds, buffers).function()
 
 
-class KernelWriter(BodyWriter):
+class KernelWriter(LoopWriter):
     """The loops of one kernel."""
 
     def __init__(
@@ -104,8 +70,6 @@ class KernelWriter(BodyWriter):
         super().__init__(check_bounds)
         self.buffers = list(buffers)
         self.kernel, self.symbols = kernel, list(symbols)
-        self.lines: list[str] = []
-        self.depth = 1
         self.scratch: Expr = ZERO
         self.codes: dict[Key, Code] = {}
         self.stage_number = 0
@@ -115,45 +79,6 @@ class KernelWriter(BodyWriter):
         elif kernel.tile is not None:
             self.block_size = TILE
 
-    # -- lines -------------------------------------------------------------------------------------
-
-    def line(self, *texts: str) -> None:
-        for text in texts:
-            indent = "" if text.startswith("#") else "  " * self.depth
-            self.lines.append(f"{indent}{text}".rstrip())
-
-    @contextmanager
-    def block(self, head: str) -> Iterator[None]:
-        self.line(f"{head} {{")
-        self.depth += 1
-        yield
-        self.depth -= 1
-        self.line("}")
-
-    @contextmanager
-    def loop(self, symbol: Symbol, start: str, stop: str) -> Iterator[None]:
-        """A loop of a symbol, which is bound in it."""
-        name = self.name_of(symbol)
-        with self.block(f"for (int64_t {name} = {start}; {name} < {stop}; ++{name})"):
-            yield
-
-    @contextmanager
-    def blocks(self, symbol: Symbol, start: str, stop: str, size: int) -> Iterator[tuple[str, str]]:
-        """A loop over blocks of a symbol's range, giving the first and the end of each."""
-        name = self.name_of(symbol)
-        first, end = self.names.fresh(f"{name}_first"), self.names.fresh(f"{name}_end")
-        with self.block(f"for (int64_t {first} = {start}; {first} < {stop}; {first} += {size})"):
-            self.line(f"const int64_t {end} = ingot::smaller({first} + {size}, {stop});")
-            yield first, end
-
-    def name_of(self, symbol: Symbol) -> str:
-        """The variable of a loop."""
-        code = self.index.codes.get(symbol)
-        if code is None:
-            self.index.bind(symbol, self.names.fresh(symbol.name))
-            code = self.index.codes[symbol]
-        return code.text
-
     # -- the function ------------------------------------------------------------------------------
 
     def function(self) -> Function:
@@ -162,13 +87,8 @@ class KernelWriter(BodyWriter):
         self.outer_loops()
         self.line("return 0;")
         text = "\n".join([*self.sizes_used(body[1]), *self.lines[body[1] :]])
-        head = (
-            'extern "C" int32_t KERNEL(\n'
-            "    void *const *buffers, const int64_t *sizes, int64_t begin, int64_t end, "
-            "void *scratch) {\n"
-        )
         return Function(
-            f"{head}{text}\n}}\n",
+            f"{head_of()}\n{text}\n}}\n",
             self.driver(),
             frozenset(self.functions),
             tuple(self.errors),
@@ -182,9 +102,8 @@ class KernelWriter(BodyWriter):
         for k, symbol in enumerate(self.symbols):
             name = self.index.codes[symbol].text
             if re.search(rf"\b{name}\b", f"{points} {scratch}"):
-                lines.append(f"  const int64_t {name} = sizes[{k}];\n")
-        text = _DRIVER.replace("SIZES\n", "".join(lines)).replace("POINTS", points)
-        return text.replace("SCRATCH", scratch)
+                lines.append(f"  const int64_t {name} = sizes[{k}];")
+        return driver_of(lines, points, scratch)
 
     def sizes_used(self, start: int) -> list[str]:
         """The lines before the loops: buffers, and those of the sizes that something mentions."""

@@ -11,7 +11,9 @@ from time import perf_counter
 from typing import Any
 
 from ingot.codegen.cpp import compiler, product
-from ingot.codegen.cpp.kernel import Function, write_kernel
+from ingot.codegen.cpp.attention import write_attention
+from ingot.codegen.cpp.function import Function
+from ingot.codegen.cpp.kernel import write_kernel
 from ingot.codegen.cpp.prelude import prelude
 from ingot.codegen.llvm import module as llvm
 from ingot.codegen.llvm.library import link
@@ -41,10 +43,10 @@ Label = tuple[str, Sequence[str], Sequence[str]]
 """What people call a kernel, the comments above it, and what they call its buffers."""
 
 
-def has_code(kernel: AnyKernel) -> bool:
-    """Whether there is C++ for a kernel of this kind."""
+def has_code(kernel: AnyKernel, check_bounds: bool = False) -> bool:
+    """Whether there is C++ for a kernel of this kind; attention's checks no bounds."""
     if not isinstance(kernel, Kernel):
-        return False
+        return not check_bounds
     return kernel.product is None or product.has_code(kernel.product)
 
 
@@ -117,7 +119,6 @@ class CompiledKernels:
             if not has_code(kernel):
                 comments[name] = [*above, NOT_WRITTEN]
                 continue
-            assert isinstance(kernel, Kernel)
             functions[name] = _written(kernel, self._symbols, False, buffers)
         return readable(functions, comments)
 
@@ -167,14 +168,12 @@ def compile_kernels(
     others = []
     for kernel in kernels:
         safe_point()
-        if not has_code(kernel):
+        if not has_code(kernel, check_bounds):
             others.append(kernel)
             continue
-        assert isinstance(kernel, Kernel)
         shape = llvm.shape(kernel, keep_lengths=check_bounds)
         function = written.get(shape)
         if function is None:
-            assert isinstance(shape, Kernel)
             function = written[shape] = _written(shape, symbols, check_bounds)
         functions[kernel] = names.setdefault(function.text, f"kernel{len(names)}"), function
     emitted = perf_counter() - start
@@ -190,8 +189,10 @@ def compile_kernels(
 
 
 def _written(
-    kernel: Kernel, symbols: Sequence[Symbol], check_bounds: bool, buffers: Sequence[str] = ()
+    kernel: AnyKernel, symbols: Sequence[Symbol], check_bounds: bool, buffers: Sequence[str] = ()
 ) -> Function:
+    if not isinstance(kernel, Kernel):
+        return write_attention(kernel, symbols, buffers)
     write = product.write_product
     if kernel.product is None:
         write = write_kernel

@@ -238,10 +238,11 @@ inline bool is_further(T best, int64_t at, T value, int64_t position) {
 }""",
     "multiply": """\
 // adds to the sums of a tile of ROWS x COLUMNS the products of `count` steps. Row r and step k have
-// left[rows[r] + steps[k]], and the columns of a step lie side by side from right[places[k]] on
+// left[rows[r] + steps[k]], and the columns of a step lie side by side from right[places[k]] on.
+// Rows of sums are `stride` apart
 template <int ROWS, int COLUMNS, class T>
 inline void multiply(const T *left, const int64_t *rows, const int64_t *steps, const T *right,
-                     const int64_t *places, int64_t count, T *sums) {
+                     const int64_t *places, int64_t count, T *sums, int64_t stride) {
   T part[ROWS][COLUMNS] = {};
   for (int64_t k = 0; k < count; ++k) {
     const T *columns = right + places[k];
@@ -255,7 +256,7 @@ inline void multiply(const T *left, const int64_t *rows, const int64_t *steps, c
   }
   for (int r = 0; r < ROWS; ++r)
 #pragma omp simd
-    for (int c = 0; c < COLUMNS; ++c) sums[r * COLUMNS + c] += part[r][c];
+    for (int c = 0; c < COLUMNS; ++c) sums[r * stride + c] += part[r][c];
 }""",
     "add_compensated": """\
 // adds to a total, and what is lost by rounding to `error`

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingot.codegen.cpp.kernel import Function, KernelWriter, Part
+from ingot.codegen.cpp.function import Function
+from ingot.codegen.cpp.kernel import KernelWriter, Part
 from ingot.codegen.cpp.types import PRODUCT, TYPES, atom, binary
 from ingot.codegen.llvm.contraction import FEW_ROWS
 from ingot.codegen.llvm.target import host
@@ -175,7 +176,7 @@ class _ProductWriter(KernelWriter):
             left = self.pointers[p.left.buffer]
             self.line(
                 f"ingot::multiply<{self.height}, {self.width}>({left}, {offsets}, {along},",
-                f"    {source}, {places}, {steps[1]} - {steps[0]}, {target});",
+                f"    {source}, {places}, {steps[1]} - {steps[0]}, {target}, {self.width});",
             )
 
     def pack(self, columns: tuple[str, str], step: str) -> None:
