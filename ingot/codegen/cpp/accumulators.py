@@ -46,18 +46,24 @@ class Accumulator:
         lanes: int,
         fresh: Callable[[str], str],
         offset: str,
+        is_short: bool = False,
     ) -> None:
         self.spec, self.dtype, self.lanes, self.offset = spec, dtype, lanes, offset
-        self.type = TYPES[dtype]
-        if dtype is torch.bool and not lanes:
-            self.type = "int32_t"  # in vector loops compilers reduce no bools
-        # nor floats of which one may be NaN: the extreme is that of integers in the same order
+        self.type, self.wide, self.error, self.position = TYPES[dtype], wide, "", ""
+        finds = spec.kind.startswith("arg")
+        self.largest = str(spec.kind in ("max", "argmax")).lower()
+        # In vector loops compilers reduce no bools, no floats of which one may be NaN and no pairs.
+        # The extreme is that of integers in the same order, which may have their position in them.
         self.by_order = spec.kind in ("max", "min") and dtype.is_floating_point and not lanes
-        self.order = f"ingot::order<{str(spec.kind == 'max').lower()}>"
-        name, self.wide, self.error, self.position = spec.name, wide, "", ""
-        if self.by_order:
-            self.type = "int32_t" if dtype is torch.float32 else "int64_t"
+        self.by_rank = finds and dtype is torch.float32 and is_short and not lanes
+        name = spec.name
+        if dtype is torch.bool and not lanes:
+            self.type = "int32_t"
+        elif self.by_rank or self.by_order:
             name = f"{spec.name}_order"
+            self.type = "int64_t"
+            if self.by_order and dtype is torch.float32:
+                self.type = "int32_t"
         elif wide:
             name = f"{spec.name}_part"
         self.part = self.total = fresh(name)
@@ -65,7 +71,7 @@ class Accumulator:
             self.total = fresh(f"{spec.name}_total")
             if dtype is torch.float64:
                 self.error = fresh(f"{spec.name}_error")
-        if spec.kind.startswith("arg"):
+        if finds and not self.by_rank:
             self.position = fresh(f"{spec.name}_at")
 
     def _declared(self, type: str, name: str, value: str) -> list[str]:
@@ -91,8 +97,10 @@ class Accumulator:
 
     def _start(self) -> list[str]:
         start = identity(self.spec.kind, self.dtype)
-        if self.by_order:
-            start = call(self.order, start)
+        if self.by_rank:
+            start = atom("INT64_MIN" if self.spec.kind == "argmax" else "INT64_MAX")
+        elif self.by_order:
+            start = call(f"ingot::order<{self.largest}>", start)
         return self._declared(self.type, self.part, start.text)
 
     def part_declarations(self) -> list[str]:
@@ -105,16 +113,19 @@ class Accumulator:
     def update(self, value: Code, position: Code) -> list[str]:
         """The lines that take in one value."""
         here = self._element(self.part)
-        if self.by_order:
-            extreme = f"ingot::{self.spec.kind}imum({self.order}({value.text}), {here})"
-            return [f"{here} = {extreme};"]
+        if self.by_order or self.by_rank:
+            new = f"ingot::order<{self.largest}>({value.text})"
+            if self.by_rank:
+                new = f"ingot::ranked<{self.largest}>({value.text}, {position.text})"
+            kind = self.spec.kind.removeprefix("arg")
+            return [f"{here} = ingot::{kind}imum({new}, {here});"]
         if not self.position:
             operator = {"sum": "+", "prod": "*"}.get(self.spec.kind)
             if operator and self.dtype is not torch.bool:
                 return [f"{here} {operator}= {value.text};"]
             return [f"{here} = {combined(self.spec.kind, self.dtype, atom(here), value).text};"]
-        at, largest = self._element(self.position), str(self.spec.kind == "argmax").lower()
-        further = f"ingot::is_further<{largest}>({here}, {at}, {value.text}, {position.text})"
+        at = self._element(self.position)
+        further = f"ingot::is_further<{self.largest}>({here}, {at}, {value.text}, {position.text})"
         return [
             f"if ({further}) {{",
             f"  {here} = {value.text};",
@@ -142,7 +153,7 @@ class Accumulator:
         if self.dtype is torch.bool:
             operator = OF_BOOLS[self.spec.kind]
         else:
-            operator = CLAUSES[self.spec.kind]
+            operator = CLAUSES[self.spec.kind.removeprefix("arg")]
         return f" reduction({operator} : {self.part})"
 
     def result(self) -> Code:
@@ -150,6 +161,9 @@ class Accumulator:
         if self.position:
             return converted(atom(self._element(self.position)), torch.int64, self.spec.dtype)
         total, dtype = atom(self._element(self.total)), self.dtype
+        if self.by_rank:
+            total = call(f"ingot::position_of<{self.largest}>", total)
+            return converted(total, torch.int64, self.spec.dtype)
         if self.by_order:
             total = call(f"ingot::in_order<{TYPES[dtype]}>", total)
         if self.wide:

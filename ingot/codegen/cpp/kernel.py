@@ -23,6 +23,7 @@ from ingot.codegen.cpp.loops import LoopWriter
 from ingot.codegen.cpp.prelude import RARE
 from ingot.codegen.cpp.statements import Item, Statements
 from ingot.codegen.cpp.types import PRODUCT, TYPES, Code, atom, binary, call
+from ingot.codegen.llvm.memory import fits_short
 from ingot.loops.expr import ZERO, Expr, Symbol, as_expr
 from ingot.loops.ir import Instruction
 from ingot.loops.spaces import points_of
@@ -323,14 +324,14 @@ class KernelWriter(LoopWriter):
     def accumulators(self, stage: Stage, in_lanes: bool) -> list[Accumulator]:
         results = []
         most = SUMMED_ALONE if in_lanes else SUMMED
-        count = points_of(stage.loops).constant
+        points = points_of(stage.loops)
+        count = points.constant
         for spec in stage.reductions:
             dtype = stage.body.instructions[spec.value].dtype
             wide = spec.kind == "sum" and dtype.is_floating_point and (count or most + 1) > most
             lanes = LANES if in_lanes else 0
-            results.append(
-                Accumulator(spec, dtype, wide, lanes, self.names.fresh, self.lane_offset)
-            )
+            fresh, offset, short = self.names.fresh, self.lane_offset, fits_short(points)
+            results.append(Accumulator(spec, dtype, wide, lanes, fresh, offset, short))
         return results
 
     def declare_scans(self, stage: Stage, in_lanes: bool) -> None:
@@ -520,7 +521,7 @@ class KernelWriter(LoopWriter):
             self.line(*self.store(store, code, program[store.value].dtype))
         for accumulator in part.accumulators:
             position = atom("0")
-            if accumulator.position:
+            if accumulator.spec.kind.startswith("arg"):
                 position = self.position(stage)
             self.line(
                 *accumulator.update(self.codes[part.prefix, accumulator.spec.value], position)

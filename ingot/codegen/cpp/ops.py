@@ -157,21 +157,18 @@ def converted(a: Code, source: torch.dtype, target: torch.dtype) -> Code:
     """`a` of dtype `source` as dtype `target`, as `codegen.llvm.scalar.convert` does it."""
     if source is target:
         return a
-    if source is torch.bfloat16:
-        return converted(call("ingot::from_brain", a), torch.float32, target)
+    if source in HALVES:
+        function = "ingot::from_brain" if source is torch.bfloat16 else "ingot::from_half"
+        return converted(call(function, a), torch.float32, target)
     want = TYPES[target]
     if target is torch.bool:
-        if source is torch.float16:
-            a = call("float", a)
         return binary("!=", a, atom("0"))
     if target in HALVES:
         if source is not torch.float32:
             a = call("float", a)
-        return call("ingot::to_brain" if target is torch.bfloat16 else "_Float16", a)
+        return call("ingot::to_brain" if target is torch.bfloat16 else "ingot::to_half", a)
     if target.is_floating_point or not source.is_floating_point:
         return call(want, a)
-    if source is torch.float16:
-        a = call("float", a)
     if target is torch.uint64:
         return call("ingot::to_uint64", a)
     if target.itemsize < 4:

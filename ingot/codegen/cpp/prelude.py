@@ -79,6 +79,19 @@ template <class T, class I>
 inline T in_order(I n) {
   return ingot::bits_as<T>(I(n ^ ((n >> (8 * sizeof(I) - 1)) & I(~(I(1) << (8 * sizeof(I) - 1))))));
 }""",
+    "ranked": """\
+// a float and its position as one integer, whose extreme has the first of equal floats
+template <bool largest>
+inline int64_t ranked(float x, int64_t position) {
+  const int64_t value = ingot::order<largest>(x + 0.0f);  // zeros of both signs are equal
+  return value * INT64_C(0x100000000) + (largest ? INT32_MAX - position : position);
+}""",
+    "position_of": """\
+template <bool largest>
+inline int64_t position_of(int64_t ranked) {
+  const int64_t low = ranked & INT64_C(0xffffffff);
+  return largest ? INT32_MAX - low : low;
+}""",
     "sign": """\
 template <class T>
 inline T sign(T x) {
@@ -202,6 +215,27 @@ inline ingot::bfloat16 to_brain(float x) {  // rounded to nearest even
   const uint32_t bits = ingot::bits_as<uint32_t>(x);
   const uint32_t rounded = (bits + ((bits >> 16) & 1) + 0x7fff) >> 16;
   return ingot::bfloat16{uint16_t(x != x ? 0x7fc0u : rounded)};
+}""",
+    "half": """\
+struct half {  // five bits of exponent, ten of mantissa
+  uint16_t bits;
+};""",
+    "from_half": """\
+inline float from_half(ingot::half x) {
+  const uint32_t sign = uint32_t(x.bits & 0x8000) << 16, size = uint32_t(x.bits & 0x7fff) << 13;
+  const float small = ingot::bits_as<float>(size + 0x38800000) - 6.103515625e-05f;
+  const uint32_t subnormal = ingot::bits_as<uint32_t>(small);
+  const uint32_t normal = size + (size >= 0x0f800000 ? 0x70000000 : 0x38000000);
+  return ingot::bits_as<float>(sign | (size < 0x00800000 ? subnormal : normal));
+}""",
+    "to_half": """\
+inline ingot::half to_half(float x) {  // rounded to nearest even
+  const uint32_t bits = ingot::bits_as<uint32_t>(x), size = bits & 0x7fffffff;
+  const uint32_t small = ingot::bits_as<uint32_t>(ingot::bits_as<float>(size) + 0.5f) - 0x3f000000;
+  const uint32_t normal = ((size + 0xfff + ((size >> 13) & 1)) >> 13) - 0x1c000;
+  const uint32_t large = size > 0x7f800000 ? 0x7e00 | ((size >> 13) & 0x3ff) : 0x7c00;
+  const uint32_t rounded = size < 0x38800000 ? small : size < 0x47800000 ? normal : large;
+  return ingot::half{uint16_t(rounded | (bits >> 16 & 0x8000))};
 }""",
     "half_negated": """\
 template <class T>

@@ -14,7 +14,7 @@ from ingot.codegen.llvm.types import REPRESENTATIONS
 TYPES: dict[torch.dtype, str] = {
     torch.float32: "float",
     torch.float64: "double",
-    torch.float16: "_Float16",
+    torch.float16: "ingot::half",
     torch.bfloat16: "ingot::bfloat16",
     torch.bool: "bool",
     torch.uint8: "uint8_t",
@@ -156,11 +156,9 @@ def literal(value: Any, dtype: torch.dtype) -> Code:
     """The constant `value` of `dtype`."""
     if dtype is torch.bool:
         return atom("true" if value else "false")
-    if dtype is torch.bfloat16:
+    if dtype.itemsize == 2 and dtype.is_floating_point:
         bits = int(torch.tensor(value, dtype=dtype).view(torch.int16).item()) & 0xFFFF
-        return atom(f"ingot::bfloat16{{0x{bits:04x}}}")
-    if dtype is torch.float16:
-        return call("_Float16", float_literal(float(value), "float"))
+        return atom(f"{TYPES[dtype]}{{0x{bits:04x}}}")
     if dtype.is_floating_point:
         return float_literal(float(value), TYPES[dtype])
     return integer_literal(int(value), TYPES[dtype])

@@ -128,6 +128,12 @@ def test_the_command_line_prints_it(tmp_path, capsys):
     assert "program.py:4: return x * 2" in out and "in0[o0] * 2.0f;" in out
 
 
+def test_the_log_prints_it(monkeypatch, capsys):
+    monkeypatch.setenv("INGOT_DEBUG", "4")
+    ingot.compile(lambda x: x * 2, options=CPP)(torch.ones(3))
+    assert "in0[o0] * 2.0f;" in capsys.readouterr().err
+
+
 def test_kinds_that_are_not_written_are_llvms():
     def bent(score, batch, head, query, key):
         return torch.tanh(score) * 3
