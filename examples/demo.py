@@ -1,8 +1,8 @@
 """The main job: `python -m examples.demo`.
 
 GPT-2 124M (random weights) is compiled, measured, and writes from real text, token for token what
-eager writes; the small functions of `examples/functions.py` are compiled and measured; then comes
-the report of one of them.
+eager writes; the small functions of `examples/functions.py` are compiled and measured; then come
+the report of one of them, and the kernel of another as C++.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
+import torch
 from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
@@ -23,7 +24,7 @@ from ingot.explain.loading import Target
 from ingot.explain.trial import STEPS, Trial, try_target
 
 TOKENS = 20
-REPORTED = "layer_norm_gelu"
+REPORTED, IN_CPP = "layer_norm_gelu", "tanh_gelu"
 ROUNDS, MODEL_ROUNDS = 30, 5
 
 
@@ -41,6 +42,7 @@ def main() -> int:
     same = "as eager does" if written == expected else f"but eager writes {expected}"
     output.print(f"and writes {written}, {same}.\n", markup=False)
     print(next(trial.report for trial in trials if trial.target.spec == FUNCTIONS[REPORTED].title))
+    print(kernel_in_cpp(IN_CPP))
     problems = [
         f"{trial.target.spec}: {problem}"
         for trial in trials
@@ -49,6 +51,19 @@ def main() -> int:
     for problem in problems:
         output.print(problem, markup=False, style="bold red")
     return 1 if problems or written != expected else 0
+
+
+@torch.no_grad()
+def kernel_in_cpp(name: str) -> str:
+    """The kernel of a small function as C++, without the functions that it calls; why there is
+    none where there is no C++ compiler."""
+    function, args = FUNCTIONS[name].make()
+    compiled = ingot.compile(function, options={"emit": "cpp"})
+    heading, _, text = ingot.explain(compiled)(*args).stage("cpp").partition("\n")
+    kernel = text.partition("// aten.")
+    if not kernel[1]:
+        return text
+    return f"{heading}\n{kernel[1]}{kernel[2].partition('#ifdef')[0]}"
 
 
 def run(target: Target, bar: Progress) -> Trial:

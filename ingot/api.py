@@ -54,6 +54,7 @@ def compile(  # noqa: A001 - the field's name for it
         "max-autotune" does so and chooses how products are computed by measuring,
         "max-autotune-no-cudagraphs" does only that.
     options: {"numerics": "eager" or "fast", "freeze": False or True, "specialize": False or True,
+        "emit": "llvm" or "cpp", which has the system's compiler compile CPU code as C++,
         "memory_budget": from 0 to 1, the share of the usual bytes that a forward saves}; for
         another backend than Ingot's, whatever that takes. For any, "guard_filter_fn": a function
         that says which guards are checked.

@@ -46,6 +46,7 @@ KNOWN_OPTIONS: dict[str, Setting] = {
     "numerics": Setting(("eager", "fast")),
     "freeze": Setting((False, True)),
     "specialize": Setting((False, True)),
+    "emit": Setting(("llvm", "cpp")),
     "memory_budget": Setting(allows=is_share, text="a number from 0 to 1"),
     FILTER: Setting(allows=_is_function, text="a function of a list of guards, or None"),
 }
@@ -62,8 +63,9 @@ class Options:
     are chosen by measuring. `numerics` "fast" allows library kernels that are faster than eager's
     but round worse. `freeze` is the user's promise that parameters and buffers of modules do not
     change. `specialize` gives sizes that keep coming an entry of their own beside the one with
-    symbols, compiled in the background. `memory_budget` is the share of the bytes that a forward
-    may save for its backward, of those that it usually does. `guard_filter_fn` says which guards
+    symbols, compiled in the background. `emit` "cpp" has CPU code written as C++, which the
+    system's compiler compiles. `memory_budget` is the share of the bytes that a forward may save
+    for its backward, of those that it usually does. `guard_filter_fn` says which guards
     are checked (see `capture/guard_filter.py`). `recompile_limit` is how many entries a function
     may have. `isolation` is an object of one call of `compile` whose entries are not shared with
     others.
@@ -76,6 +78,7 @@ class Options:
     numerics: str = "eager"
     freeze: bool = False
     specialize: bool = False
+    emit: str = "llvm"
     memory_budget: float | None = None  # 1, or as the program says to torch.compile
     guard_filter_fn: Callable[..., Any] | None = None
     backend_options: Mapping[str, Any] | None = None

@@ -175,7 +175,7 @@ def build(
         with log.stage("prepack"):
             prepack(plan)
     with log.stage("codegen"):
-        code = log.code = _machine_code(plan, device, hints)
+        code = log.code = _machine_code(plan, device, hints, options)
     with log.stage("load"):
         program = log.program = Program(plan, code, device)
     replayed: Replayed | None = None
@@ -264,12 +264,18 @@ def _tuner(device: torch.device) -> Tuner | None:
     return Tuner(chip, Measurement(device, chip), ("ieee",) if full else ("ieee", "tf32"))
 
 
-def _machine_code(plan: Plan, device: torch.device, hints: Mapping[Symbol, int]) -> Any:
+def _machine_code(
+    plan: Plan, device: torch.device, hints: Mapping[Symbol, int], options: Options
+) -> Any:
     """The code of a plan's kernels; `hints` are the sizes of the call at hand."""
     symbols = []
     for symbol, *_ in plan.graph.symbols:
         symbols.append(symbol)
     if device.type == "cpu":
+        if options.emit == "cpp":
+            from ingot.codegen import cpp  # what few ask for is imported for them
+
+            return cpp.compile_kernels(plan.kernels, symbols)
         return compile_kernels(plan.kernels, symbols)
     from ingot.codegen import triton
     from ingot.codegen.mixed import MixedKernels

@@ -219,7 +219,8 @@ class TestOptions:
             (
                 {"options": {"y": 1}},
                 ValueError,
-                "unknown option 'y'; one of numerics, freeze, specialize, memory_budget, "
+                "unknown option 'y'; one of numerics, freeze, specialize, emit, "
+                "memory_budget, "
                 "guard_filter_fn",
             ),
             (

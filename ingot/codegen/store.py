@@ -33,6 +33,7 @@ ABANDONED = 3600.0  # seconds after which a file that is half written is nobody'
 KINDS = {
     "programs": "programs for CPUs",
     "llvm": "object files of CPU kernels",
+    "cpp": "object files of CPU kernels in C++",
     "triton": "GPU binaries",
     "tuned": "times measured on GPUs",
     "package": "digests of Ingot's own files",

@@ -112,6 +112,9 @@ def parser() -> argparse.ArgumentParser:
         "stages", run_stages, "print what each stage of the compiler makes of your function"
     )
     stages.add_argument("--stage", choices=list(STAGES), help="only this one")
+    stages.add_argument(
+        "--emit", choices=("llvm", "cpp"), default="llvm", help="how kernels are compiled for CPUs"
+    )
     run = commands.add_parser("run", help=RUN, description=RUN)
     run.add_argument("-m", dest="is_module", action="store_true", help="TARGET is a module's name")
     run.add_argument("target", metavar="TARGET", help="a file, as FILE.py")
@@ -203,9 +206,10 @@ def run_run(arguments: argparse.Namespace, tools: Tools) -> int:
 def explained(arguments: argparse.Namespace, tools: Tools) -> Report:
     """The report of the target, called without gradients."""
     target = loaded(arguments)
-    return run_user_code(
-        lambda: tools.explain(target.function)(*target.args, **target.kwargs), "the call"
-    )
+    function = target.function
+    if getattr(arguments, "emit", "llvm") != "llvm":
+        function = tools.compile(function, options={"emit": arguments.emit})
+    return run_user_code(lambda: tools.explain(function)(*target.args, **target.kwargs), "the call")
 
 
 # -- what is printed -------------------------------------------------------------------------------

@@ -51,11 +51,19 @@ def stages(*names: str) -> Callable[[Compilation], str]:
     return lambda c: "\n\n".join(stage_text(c, name) for name in names)
 
 
+def code(c: Compilation) -> str:
+    """The kernels' text: C++ where they are written as that."""
+    text = stage_text(c, "llvm")
+    if hasattr(c.log.code, "source"):
+        text = f"{stage_text(c, 'cpp')}\n\n{text}"
+    return text
+
+
 LEVELS: tuple[Callable[[Compilation], str], ...] = (
     summary,
     times,
     decisions,
-    stages("llvm"),
+    code,
     stages("capture", "guards", "aten", "loops", "schedule"),
     rewrites,
     stages("assembly"),

@@ -3,15 +3,19 @@ that runs."""
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
 from ingot.compilation import Compilation
+from ingot.explain.report import code_at
+from ingot.explain.report import place_text as place_of
 from ingot.loops.expr import ZERO
 from ingot.loops.ir import View
 from ingot.loops.show import show
-from ingot.schedule.kernel import AttentionBackwardKernel, AttentionKernel
+from ingot.schedule.kernel import AnyKernel, AttentionBackwardKernel, AttentionKernel
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 
 
@@ -115,10 +119,52 @@ def place_text(plan: Plan, place: Place) -> str:
 
 def show_llvm(compilation: Compilation) -> str:
     """The LLVM IR of each distinct kernel."""
-    kernels = {}
+    code, kernels = compilation.log.code, {}
     for step in compilation.log.kernel_steps:
-        kernels[step.kernel.name] = step.kernel
+        if not hasattr(code, "source") or not code.is_written(step.kernel):
+            kernels[step.kernel.name] = step.kernel
+    if not kernels:
+        return "# all kernels are written as C++"
     return "\n\n".join(compilation.log.code.ir(kernel) for kernel in kernels.values())
+
+
+def show_cpp(compilation: Compilation) -> str:
+    """One C++ file with each distinct kernel, under where it comes from and what its buffers
+    are."""
+    code, plan = compilation.log.code, compilation.log.plan
+    assert plan is not None
+    if not hasattr(code, "source"):
+        lines = ['# by LLVM; --emit cpp, or options={"emit": "cpp"}, has these kernels as C++:']
+        for step in compilation.log.kernel_steps:
+            lines.append(f"# {step.kernel.name}  {place_of(step.kernel.origin.where)}")
+        return "\n".join(lines)
+    labels: dict[AnyKernel, tuple[str, list[str], tuple[str, ...]]] = {}
+    for step in compilation.log.kernel_steps:
+        kernel = step.kernel
+        if kernel in labels:
+            continue
+        name = re.sub(r"[^A-Za-z0-9]+", "_", compilation.name).strip("_")
+        name = f"{name}_kernel{len(labels)}"
+        labels[kernel] = name, _kernel_comments(step, plan), step.arguments
+    return code.source(labels)  # type: ignore[union-attr]
+
+
+def _kernel_comments(step: KernelStep, plan: Plan) -> list[str]:
+    """What is above a kernel for people: its ops, the user's line, its buffers."""
+    origin = step.kernel.origin
+    lines = textwrap.wrap(", ".join(origin.ops), 96, subsequent_indent="  ")
+    if origin.where:
+        lines.append(f"{place_of(origin.where)}: {code_at(origin.where)}"[:96])
+    for parameter, name in zip(step.kernel.parameters, step.arguments):
+        buffer, uses = plan.graph.buffers[name], []
+        for use, holds in (("read", parameter.read), ("written", parameter.written)):
+            if holds:
+                uses.append(use)
+        shape = ", ".join(map(str, buffer.sizes))
+        dtype = str(buffer.dtype).removeprefix("torch.")
+        place = place_text(plan, plan.places[name])
+        lines.append(f"  {name}: {dtype} [{shape}], {' and '.join(uses)}, {place}")
+    return lines
 
 
 def show_assembly(compilation: Compilation) -> str:
@@ -133,6 +179,7 @@ STAGES: dict[str, tuple[str, str, Callable[[Compilation], str]]] = {
     "loops": ("log.loops", "lower", show_loops),
     "schedule": ("log.plan", "schedule", show_schedule),
     "llvm": ("log.code", "codegen", show_llvm),
+    "cpp": ("log.code", "codegen", show_cpp),
     "assembly": ("log.code", "codegen", show_assembly),
 }
 

@@ -22,7 +22,7 @@ EPSILONS = 4  # the floor of the tolerance, in units of the result type's epsilo
 UNRELATED = 0.1
 WORSE = 1.1  # how much farther from float64 than eager a result may be
 
-Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+Compile = Callable[..., Any]
 Explain = Callable[[Callable[..., Any]], Callable[..., Report]]
 
 

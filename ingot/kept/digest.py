@@ -44,6 +44,8 @@ def key_of(captured: Captured, options: Options) -> str:
     _require_static(captured)
     if options.freeze:
         raise NotKept("weights are frozen in it")
+    if options.emit != "llvm":
+        raise NotKept("its code is C++")
     facts = (
         FORMAT,
         _versions(),

@@ -115,6 +115,7 @@ def _tell_package(content: bytes) -> str:
 READERS: dict[str, Reader] = {
     "programs": Reader(_tell_program, _unpack_program),
     "llvm": Reader(_tell_object, _tell_object),
+    "cpp": Reader(_tell_object, _tell_object),
     "triton": Reader(_tell_binary, _tell_binary),
     "tuned": Reader(_tell_times, _tell_times),
     "package": Reader(_tell_package, _tell_package),

@@ -20,6 +20,7 @@ def digest(text: str) -> str:
 SAMPLES: dict[str, list[bytes]] = {
     "programs": [contents_of("f", "model.py:3", 0, PROGRAM), contents_of("g", "", 0, PROGRAM)],
     "llvm": [b"\x7fELF\x02\x01" + bytes(58)],
+    "cpp": [b"\x7fELF\x02\x01" + bytes(58)],
     "triton": [Binary(b"image", "assembly", "kernel", 64, 128, 0).packed()],
     "tuned": [json.dumps([1.5, None]).encode()],
     "package": [bytes(32)],

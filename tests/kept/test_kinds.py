@@ -245,6 +245,7 @@ OPTIONS = {
     "numerics": "key",
     "freeze": "not kept",
     "specialize": "when something is compiled, and not how",
+    "emit": "not kept",
     "memory_budget": "key",
     "guard_filter_fn": "which guards are checked: capture always runs",
     "backend_options": "of other backends",
@@ -275,6 +276,8 @@ def test_each_option_is_in_the_key_or_says_why_not() -> None:
             assert digest.key_of(captured, Options(**{name: VALUES[name]})) != key
     with pytest.raises(NotKept, match="frozen"):
         digest.key_of(captured, Options(freeze=True))
+    with pytest.raises(NotKept, match=r"C\+\+"):
+        digest.key_of(captured, Options(emit="cpp"))
 
 
 RISKS = {

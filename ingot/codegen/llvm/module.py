@@ -143,10 +143,10 @@ def emit_kernels(
     emitted: dict[AnyKernel, Function] = {}
     for kernel in kernels:
         safe_point()
-        shape = _shape(kernel, keep_lengths=check_bounds)
-        function = emitted.get(shape)
+        form = shape(kernel, keep_lengths=check_bounds)
+        function = emitted.get(form)
         if function is None:
-            function = emitted[shape] = _emit(kernel, symbols, target, check_bounds)
+            function = emitted[form] = _emit(kernel, symbols, target, check_bounds)
         functions[kernel] = names.setdefault(function.text, f"{prefix}{len(names)}"), function
     named = list(dict(functions.values()).items())
     texts = [(function.text, function.declarations) for _, function in named]
@@ -179,7 +179,7 @@ def _emit(
     return emit(kernel, symbols, target, check_bounds)
 
 
-def _shape(kernel: AnyKernel, keep_lengths: bool) -> AnyKernel:
+def shape(kernel: AnyKernel, keep_lengths: bool) -> AnyKernel:
     """The kernel without name and origin, its buffers named by position: equal for equal code.
 
     Code depends on the buffers' lengths if those are checked.

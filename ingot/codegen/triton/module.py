@@ -197,7 +197,7 @@ def compile_kernels(
     in `unaligned` may lie anywhere. Raises Unsupported for what has no code.
     """
     if not available():
-        raise unsupported("triton-missing", "Triton is not installed: pip install triton")
+        raise unsupported("compiler-missing", "Triton is not installed: pip install triton")
     start = perf_counter()
     shapes: dict[Kernel, Kernel] = {}
     aligned: dict[Kernel, tuple[bool, ...]] = {}  # which parameters are so at each launch
@@ -288,7 +288,7 @@ def import_triton() -> None:
 
         exec(HEADER, {})
     except ImportError as problem:
-        raise unsupported("triton-missing", f"Triton cannot be imported: {problem}") from problem
+        raise unsupported("compiler-missing", f"Triton cannot be imported: {problem}") from problem
 
 
 # -- what was compiled before ----------------------------------------------------------------------
