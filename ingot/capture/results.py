@@ -73,7 +73,7 @@ from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.objects import ObjectValue, StandIn, is_data_descriptor, plain_base
 from ingot.capture.values.partials import PartialValue, partial_of
 from ingot.capture.values.relations import RelationValue
-from ingot.capture.values.selected import refuse_selected
+from ingot.capture.values.selected import refuse_selected, selected_again, view_in_place_of
 from ingot.capture.values.sequences import (
     ConstantIterator,
     ListValue,
@@ -228,6 +228,10 @@ class Results:
             )
         if value.cls is not torch.Tensor:
             raise self._alive(f"{value.describe()}, which is a {value.cls.__name__} made inside,")
+        selected = selected_again(self.session, value)
+        if selected is not None and self.session.graph.modes.entered_at is None:
+            # the graph has the copy as well: it raises what eager does, before all effects
+            return self._reading(view_in_place_of, self._output(value), *selected)
         refuse_selected(self.session, value)
         # torch makes a view anew to tell, where what it shows was written
         with self.session.graph.context:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import ingot
+from ingot.compiler import Compiler
 from tests.oracle import assert_near
 from tests.tracked import Tracked
 
@@ -137,3 +138,93 @@ def test_a_branch_on_a_size_that_the_data_decide() -> None:
     for x in (torch.tensor([1.0, 2.0, -1.0]), torch.tensor([-1.0, 3.0]), torch.tensor([-1.0])):
         tracked(x)
     assert tracked.skips == []
+
+
+TABLE = torch.arange(12.0).view(4, 3)
+LEARNED = torch.arange(4.0, requires_grad=True)
+
+
+def of_a_table(x: Tensor, t: Tensor) -> Any:
+    row = TABLE[t]
+    if (x * row[0]).sum() > 1e9:  # a break
+        x = x + 1
+    return row, row * x.sum()
+
+
+def of_an_argument(x: Tensor, t: Tensor) -> Any:
+    return x[t], x[1:, t], (x[t] * 2).sum()
+
+
+def several_indices(x: Tensor, t: Tensor) -> Any:
+    return TABLE[t, 1], TABLE[None, t, 1:], x.sin()
+
+
+def kept_in_a_list(x: Tensor, t: Tensor) -> Any:
+    rows = [TABLE[t]]
+    rows.append(rows[0] + x.sum())
+    return rows
+
+
+@pytest.mark.parametrize(
+    "program",
+    [of_a_table, of_an_argument, several_indices, kept_in_a_list],
+    ids=lambda f: f.__name__,
+)
+def test_a_view_of_what_is_outside_is_given_away(program: Callable[..., Any]) -> None:
+    """It shares the memory that eager's shares, and no break is needed for that."""
+    compiled = ingot.compile(program)
+    for t in K:
+        x = torch.randn(3, 3, 3)
+        for one, other in zip(compiled(x, t), program(x, t), strict=True):
+            assert_near(one, other)
+            assert (one._base is None) is (other._base is None)
+            if other._base is not None:
+                assert one.data_ptr() == other.data_ptr() and one._base is other._base
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    breaks = [c.break_.why.id for c in compiler.compilations if c.break_ is not None]
+    assert "number-in-tensor" not in breaks
+
+
+def index_written(x: Tensor, t: Tensor) -> Any:
+    t = t + 0
+    row = TABLE[t]
+    t += 1
+    return row, t
+
+
+def recorded(x: Tensor, t: Tensor) -> Any:
+    return LEARNED[t], x + 1
+
+
+def written_later(x: Tensor, t: Tensor) -> Any:
+    row = TABLE[t]
+    TABLE.mul_(1)
+    return row, x + 1
+
+
+@pytest.mark.parametrize(
+    "program", [index_written, recorded, written_later], ids=lambda f: f.__name__
+)
+def test_where_another_view_would_come_of_it(program: Callable[..., Any]) -> None:
+    compiled, t = ingot.compile(program), torch.tensor(1)
+    for _ in range(3):
+        for one, other in zip(compiled(torch.ones(2), t), program(torch.ones(2), t), strict=True):
+            assert_near(one, other)
+            assert (one._base is None) is (other._base is None)
+            assert one.requires_grad is other.requires_grad
+
+
+def test_an_index_out_of_range_is_raised_before_effects() -> None:
+    def program(x: Tensor, t: Tensor, seen: list[int]) -> Any:
+        row = TABLE[t]
+        seen.append(1)
+        return row, x + 1
+
+    compiled = ingot.compile(program)
+    for run in (compiled, program):
+        seen: list[int] = []
+        run(torch.ones(2), torch.tensor(1), seen)
+        with pytest.raises(IndexError, match="out of"):
+            run(torch.ones(2), torch.tensor(4), seen)
+        assert seen == [1]

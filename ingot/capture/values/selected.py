@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import torch
 
@@ -45,12 +45,23 @@ class _Selection(NamedTuple):
     may_leave: bool
 
 
+class _Index(NamedTuple):
+    """What gave a copy: a tensor that was indexed, its key, and the tensors in that with how often
+    each had been written."""
+
+    tensor: TensorValue
+    key: Value
+    versions: tuple[tuple[TensorValue, int], ...]
+
+
 class _Selections(list[_Selection]):
-    """All of a capture. `leaving` has the storages of the graph's results so far."""
+    """All of a capture. `leaving` has the storages of the graph's results so far, `indices` what
+    gave copies, by the ids of their fakes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.leaving = set[int]()
+        self.indices: dict[int, _Index] = {}
 
 
 def note_copy(
@@ -82,6 +93,25 @@ def refuse_selected(session: Session, result: TensorValue) -> None:
         if selection.may_leave and not _leaves(session, selection.base):
             continue
         raise _broken_before(session, selection, "which is alive at the end of a graph")
+
+
+def selected_again(session: Session, value: TensorValue) -> tuple[TensorValue, Value] | None:
+    """The tensor from outside and the key that give a copy as the view that eager has, behind the
+    graph; None where it is no such copy, or another view would come of them now."""
+    index = session.state(_Selections).indices.get(id(value.fake))
+    if index is None or index.tensor.source is None or value.attributes:
+        return None
+    if value.fake.requires_grad or index.tensor.fake.requires_grad:
+        return None  # it would be recorded elsewhere
+    for tensor, version in index.versions:
+        if tensor.fake._version != version:
+            return None
+    return index.tensor, index.key
+
+
+def view_in_place_of(copy: torch.Tensor, tensor: torch.Tensor, key: Any) -> torch.Tensor:
+    """The view that eager has, where the graph has given a copy."""
+    return tensor[key]
 
 
 def _leaves(session: Session, storage: int) -> bool:
@@ -164,7 +194,18 @@ def _getitem(
         result = _select(session, result, dim, indices.pop(k))
     what = "the number in a tensor selects a view of another"
     note_copy(session, base, result, what, may_leave=False)
-    return _rest_of_index(session, result, indices)
+    whole = _rest_of_index(session, result, indices)
+    if isinstance(whole, TensorValue):
+        versions = []
+        for tensor in filter(_is_tensor, map(partial(_plain, session), keys)):
+            versions.append((tensor, tensor.fake._version))
+        found = _Index(base, key, tuple(versions))
+        session.state(_Selections).indices[id(whole.fake)] = found
+    return whole
+
+
+def _is_tensor(value: Value) -> TypeGuard[TensorValue]:
+    return isinstance(value, TensorValue)
 
 
 def _rest_of_index(session: Session, tensor: TensorValue, indices: list[Value]) -> Value:
