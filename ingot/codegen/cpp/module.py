@@ -12,7 +12,7 @@ from typing import Any
 
 from ingot.codegen.cpp import compiler, product
 from ingot.codegen.cpp.attention import write_attention
-from ingot.codegen.cpp.function import Function
+from ingot.codegen.cpp.function import Function, comment
 from ingot.codegen.cpp.kernel import write_kernel
 from ingot.codegen.cpp.prelude import prelude
 from ingot.codegen.llvm import module as llvm
@@ -208,7 +208,7 @@ def readable(
     for name, function in functions.items():
         lines = []
         for line in comments[name]:
-            lines.append(f"// {line}".rstrip())
+            lines.append(comment(line))
         if function is not None:
             called |= function.functions
             lines.append(f"{function.text}\n{function.driver}".replace("KERNEL", name))

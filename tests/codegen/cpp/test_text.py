@@ -12,16 +12,23 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import ingot
 from ingot.codegen.cpp import compile_kernels
+from ingot.codegen.cpp.function import comment
 from ingot.codegen.cpp.names import Names
 from ingot.codegen.cpp.prelude import HELPERS, RARE, TRACED, prelude
 from ingot.codegen.cpp.types import atom, binary, choice, float_literal, integer_literal, prefix
 from ingot.codegen.llvm.math import FLOAT_ONLY
 from ingot.codegen.llvm.special import FLOAT_ONLY as SPECIAL
 from ingot.explain.cli import main
+from ingot.loops import ops
+from ingot.loops.expr import loop_symbol
+from ingot.loops.ir import Fault, Origin
+from ingot.schedule.kernel import Kernel, Store
 from tests.codegen.cpp.conftest import command_of
+from tests.codegen.harness import body, launch, parameter, stage
 from tests.codegen.test_kernels import softmax
 
 CPP = {"emit": "cpp"}
+f32, i64 = torch.float32, torch.int64
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +81,24 @@ def test_names_are_taken_once_and_no_words_of_the_language():
     names = Names()
     found = [names.fresh(name) for name in ("x", "x", "float", "a.b", "1", "x_1")]
     assert found == ["x", "x_1", "float_1", "a_b", "v1", "x_1_1"]
+
+
+def test_comments_stay_comments():
+    """Messages and lines are the program's, and files may have any name."""
+    assert comment("a\nb") == "// a?b"
+    assert comment("x = 1 + \\") == "// x = 1 +"
+    i = loop_symbol("i", 5)
+    fault = Fault(IndexError, "return 1; \\")
+    program = body(lambda: ops.load("w", ops.indirect(ops.load("t", i, i64), 9, fault), f32))
+    declared = (parameter("t", i64), parameter("w"), parameter("out", written=True))
+    stages = (stage((), program, (Store("out", i, 0),)),)
+    kernel = Kernel("k", Origin(()), (i,), stages, declared, (), 1, i)
+    compiled = compile_kernels([kernel], [])
+    index, out = torch.tensor([1, 2, 3, 4, 8]), torch.zeros(5)
+    assert launch(kernel, [index, torch.arange(9.0), out], [(0, 5)], compiled=compiled) == 0
+    assert out.tolist() == [1, 2, 3, 4, 8]
+    index[2] = 9
+    assert launch(kernel, [index, torch.arange(9.0), out], [(0, 5)], compiled=compiled) == 1
 
 
 def test_all_that_kernels_may_call_compiles_without_warnings(tmp_path):
