@@ -11,11 +11,12 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 import ingot
-from ingot.codegen.cpp import compile_kernels
+from ingot.codegen.cpp import compile_kernels, module
 from ingot.codegen.cpp.function import comment
 from ingot.codegen.cpp.names import Names
 from ingot.codegen.cpp.prelude import HELPERS, RARE, TRACED, prelude
 from ingot.codegen.cpp.types import atom, binary, choice, float_literal, integer_literal, prefix
+from ingot.codegen.llvm import objects
 from ingot.codegen.llvm.math import FLOAT_ONLY
 from ingot.codegen.llvm.special import FLOAT_ONLY as SPECIAL
 from ingot.explain.cli import main
@@ -24,7 +25,7 @@ from ingot.loops.expr import loop_symbol
 from ingot.loops.ir import Fault, Origin
 from ingot.schedule.kernel import Kernel, Store
 from tests.codegen.cpp.conftest import command_of
-from tests.codegen.harness import body, launch, parameter, stage
+from tests.codegen.harness import body, flat, launch, parameter, stage
 from tests.codegen.test_kernels import softmax
 
 CPP = {"emit": "cpp"}
@@ -215,3 +216,22 @@ def test_openmps_threads_run_the_file_alone(tmp_path):
     buffers = (ctypes.c_void_p * 2)(x.data_ptr(), out.data_ptr())
     assert ctypes.CDLL(str(library)).softmax_parallel(buffers, None) == 0
     torch.testing.assert_close(out, x.softmax(-1))
+
+
+def test_long_texts_are_compiled_in_several_files(monkeypatch):
+    """Each has the functions that its kernels call, and so some are in several object files."""
+    monkeypatch.setattr(module, "LONG", 1)
+    monkeypatch.setattr(objects, "_processors", lambda: 2)
+    gcd = flat(70, [i64, i64], i64, lambda a, b: ops.apply("gcd", a, b))
+    lcm = flat(
+        70,
+        [i64, i64],
+        i64,
+        lambda a, b: ops.apply("mul", a, ops.apply("truncdiv", b, ops.apply("gcd", a, b))),
+    )
+    compiled = compile_kernels([gcd, lcm], [])
+    assert len(compiled.objects) == 2
+    a, b, out = torch.arange(1, 71), torch.arange(70) * 6 + 2, torch.zeros(70, dtype=i64)
+    for kernel, function in ((gcd, torch.gcd), (lcm, torch.lcm)):
+        assert launch(kernel, [a, b, out], [(0, 70)], compiled=compiled) == 0
+        assert torch.equal(out, function(a, b))
