@@ -175,6 +175,16 @@ def test_kinds_that_are_not_written_are_llvms():
     assert "define " in report.stage("llvm")
 
 
+@pytest.mark.parametrize("name", ["sin", "cos", "tan", "remainder", "fmod"])
+def test_what_the_c_library_repairs_is_eagers(name):
+    """Most are usual, and some are not."""
+    x = torch.cat([torch.randn(600), torch.tensor([1e30, torch.inf, torch.nan, 0.0, -0.0])])
+    args = [x, x.flip(0) * 1e-20][: 1 + (name in ("remainder", "fmod"))]
+    function = getattr(torch, name)
+    found = ingot.compile(lambda *args: function(*args) + 1, options=CPP)(*args)
+    torch.testing.assert_close(found, function(*args) + 1, equal_nan=True, rtol=1e-5, atol=1e-6)
+
+
 def test_errors_of_data_are_raised():
     table, index = torch.randn(10, 3), torch.tensor([1, 2, 10])
     compiled = ingot.compile(lambda table, index: table[index] + 1, options=CPP)
