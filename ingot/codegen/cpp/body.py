@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ingot.codegen.cpp.function import comment
 from ingot.codegen.cpp.names import Indices, Names
 from ingot.codegen.cpp.ops import ROWS, combined, converted, elementary
 from ingot.codegen.cpp.prelude import RARE
@@ -67,8 +68,10 @@ class BodyWriter:
         if fault not in self.errors:
             self.errors.append(fault)
         what = fault.message.splitlines()[0] if fault.message else fault.error.__name__
-        comment = f"  // {what}" if len(what) + len(condition) < 70 else ""
-        return f"if ({condition}) return {1 + self.errors.index(fault)};{comment}"
+        line = f"if ({condition}) return {1 + self.errors.index(fault)};"
+        if len(what) + len(condition) < 70:
+            line += f"  {comment(what)}"
+        return line
 
     # -- memory ------------------------------------------------------------------------------------
 

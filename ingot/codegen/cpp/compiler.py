@@ -19,7 +19,6 @@ from typing import NamedTuple
 from ingot.codegen.llvm.target import host
 from ingot.codegen.store import store_in
 from ingot.errors import unsupported
-from ingot.serial import in_threads
 
 FLAGS = (
     "-std=c++17", "-O3", "-march=native",
@@ -49,12 +48,14 @@ class Compiler(NamedTuple):
         return FLAGS
 
     def object_of(self, text: str) -> bytes:
-        """The object file of a C++ text. Raises Unsupported where the compiler fails."""
+        """The object file of a C++ text. Raises Unsupported where the compiler fails.
+
+        That takes long: it is called in a thread that is waited for.
+        """
         store, key = store_in("cpp"), self._key(text)
         image = store.get(key)
         if image is None:
-            # the compiler takes long, and is waited for where a signal can end the wait
-            (image,) = in_threads(self._compiled, [text], 1)
+            image = self._made(text, "-c")
             store.put(key, image)
         return image
 
@@ -62,9 +63,6 @@ class Compiler(NamedTuple):
         target = host()
         facts = _FORMAT, self.command, self.version, self.flags, target.cpu, target.features, text
         return hashlib.sha256("\n".join(map(str, facts)).encode()).hexdigest()
-
-    def _compiled(self, text: str) -> bytes:
-        return self._made(text, "-c")
 
     def assembly_of(self, text: str) -> str:
         """The assembly of a C++ text."""

@@ -45,6 +45,15 @@ SIZES
 """
 
 
+def comment(text: str) -> str:
+    """A comment of one line, whatever the text has: of it nothing becomes code, and no backslash
+    joins the next line to it."""
+    letters = []
+    for letter in text:
+        letters.append(letter if letter.isprintable() else "?")
+    return f"// {''.join(letters)}".rstrip(" \\")
+
+
 def head_of() -> str:
     """The first lines of a kernel's function."""
     return (

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
 from ingot.codegen.cpp import compiler, product
 from ingot.codegen.cpp.attention import write_attention
-from ingot.codegen.cpp.function import Function
+from ingot.codegen.cpp.function import Function, comment
 from ingot.codegen.cpp.kernel import write_kernel
 from ingot.codegen.cpp.prelude import prelude
 from ingot.codegen.llvm import module as llvm
 from ingot.codegen.llvm.library import link
+from ingot.codegen.llvm.objects import modules_of
+from ingot.codegen.llvm.target import host
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Fault
 from ingot.schedule.kernel import AnyKernel, Kernel
-from ingot.serial import safe_point
+from ingot.serial import in_threads, safe_point
 
 ABI = """\
 // A kernel computes the points [begin, end) of its outer loops, which threads share, and returns 0,
@@ -36,6 +39,9 @@ OPENMP = """\
 #include <cstdlib>
 #endif
 """
+
+LONG = 6000
+"""Characters of text that are worth a file of their own, where there are more processors."""
 
 NOT_WRITTEN = "This kind of kernel has no C++ yet: it is compiled by LLVM."
 
@@ -141,7 +147,12 @@ class CompiledKernels:
 
     def _compile(self) -> None:
         start = perf_counter()
-        self.objects = [compiler.chosen().object_of(self.text())]
+        chosen, functions = compiler.chosen(), list(dict(self._functions.values()).items())
+        texts = []
+        target = replace(host(), long_text=LONG)
+        for numbers in modules_of([(f.text, frozenset()) for _, f in functions], target):
+            texts.append(file_text(map(functions.__getitem__, numbers)))
+        self.objects = in_threads(chosen.object_of, texts, len(texts))
         self.seconds["compile"] = perf_counter() - start
 
     def _load(self) -> None:
@@ -208,7 +219,7 @@ def readable(
     for name, function in functions.items():
         lines = []
         for line in comments[name]:
-            lines.append(f"// {line}".rstrip())
+            lines.append(comment(line))
         if function is not None:
             called |= function.functions
             lines.append(f"{function.text}\n{function.driver}".replace("KERNEL", name))

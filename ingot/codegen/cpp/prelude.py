@@ -328,6 +328,7 @@ def prelude(texts: Iterable[str], functions: Iterable[tuple[str, str]]) -> str:
         wanted |= dict.fromkeys(_MENTION.findall(text))
     of_types: dict[tuple[str, str], None] = {}
     for name, type in sorted(functions):
+        wanted[name] = None  # the text may mention a part of it alone
         for part in _OF_HELPERS.get(name, (name,)):
             of_types[part, type] = None
     elementary = []

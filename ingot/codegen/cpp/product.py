@@ -80,7 +80,6 @@ class _ProductWriter(KernelWriter):
                 self.bind_point(batch, self.kernel.loops)
             else:
                 self.line(f"const int64_t {down} = {left.text};")
-            self.extent_of_rows = self.index(points_of(p.rows)).text
             first, end = self.range_of("m", down, p.row_block, points_of(p.rows))
             left_column, right_column = self.range_of(
                 "n", across, p.column_block, p.columns[0].extent

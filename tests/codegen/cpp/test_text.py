@@ -11,17 +11,25 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 import ingot
-from ingot.codegen.cpp import compile_kernels
+from ingot.codegen.cpp import compile_kernels, module
+from ingot.codegen.cpp.function import comment
 from ingot.codegen.cpp.names import Names
 from ingot.codegen.cpp.prelude import HELPERS, RARE, TRACED, prelude
 from ingot.codegen.cpp.types import atom, binary, choice, float_literal, integer_literal, prefix
+from ingot.codegen.llvm import objects
 from ingot.codegen.llvm.math import FLOAT_ONLY
 from ingot.codegen.llvm.special import FLOAT_ONLY as SPECIAL
 from ingot.explain.cli import main
+from ingot.loops import ops
+from ingot.loops.expr import loop_symbol
+from ingot.loops.ir import Fault, Origin
+from ingot.schedule.kernel import Kernel, Store
 from tests.codegen.cpp.conftest import command_of
+from tests.codegen.harness import body, flat, launch, parameter, stage
 from tests.codegen.test_kernels import softmax
 
 CPP = {"emit": "cpp"}
+f32, i64 = torch.float32, torch.int64
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +82,24 @@ def test_names_are_taken_once_and_no_words_of_the_language():
     names = Names()
     found = [names.fresh(name) for name in ("x", "x", "float", "a.b", "1", "x_1")]
     assert found == ["x", "x_1", "float_1", "a_b", "v1", "x_1_1"]
+
+
+def test_comments_stay_comments():
+    """Messages and lines are the program's, and files may have any name."""
+    assert comment("a\nb") == "// a?b"
+    assert comment("x = 1 + \\") == "// x = 1 +"
+    i = loop_symbol("i", 5)
+    fault = Fault(IndexError, "return 1; \\")
+    program = body(lambda: ops.load("w", ops.indirect(ops.load("t", i, i64), 9, fault), f32))
+    declared = (parameter("t", i64), parameter("w"), parameter("out", written=True))
+    stages = (stage((), program, (Store("out", i, 0),)),)
+    kernel = Kernel("k", Origin(()), (i,), stages, declared, (), 1, i)
+    compiled = compile_kernels([kernel], [])
+    index, out = torch.tensor([1, 2, 3, 4, 8]), torch.zeros(5)
+    assert launch(kernel, [index, torch.arange(9.0), out], [(0, 5)], compiled=compiled) == 0
+    assert out.tolist() == [1, 2, 3, 4, 8]
+    index[2] = 9
+    assert launch(kernel, [index, torch.arange(9.0), out], [(0, 5)], compiled=compiled) == 1
 
 
 def test_all_that_kernels_may_call_compiles_without_warnings(tmp_path):
@@ -149,6 +175,16 @@ def test_kinds_that_are_not_written_are_llvms():
     assert "define " in report.stage("llvm")
 
 
+@pytest.mark.parametrize("name", ["sin", "cos", "tan", "remainder", "fmod"])
+def test_what_the_c_library_repairs_is_eagers(name):
+    """Most are usual, and some are not."""
+    x = torch.cat([torch.randn(600), torch.tensor([1e30, torch.inf, torch.nan, 0.0, -0.0])])
+    args = [x, x.flip(0) * 1e-20][: 1 + (name in ("remainder", "fmod"))]
+    function = getattr(torch, name)
+    found = ingot.compile(lambda *args: function(*args) + 1, options=CPP)(*args)
+    torch.testing.assert_close(found, function(*args) + 1, equal_nan=True, rtol=1e-5, atol=1e-6)
+
+
 def test_errors_of_data_are_raised():
     table, index = torch.randn(10, 3), torch.tensor([1, 2, 10])
     compiled = ingot.compile(lambda table, index: table[index] + 1, options=CPP)
@@ -190,3 +226,22 @@ def test_openmps_threads_run_the_file_alone(tmp_path):
     buffers = (ctypes.c_void_p * 2)(x.data_ptr(), out.data_ptr())
     assert ctypes.CDLL(str(library)).softmax_parallel(buffers, None) == 0
     torch.testing.assert_close(out, x.softmax(-1))
+
+
+def test_long_texts_are_compiled_in_several_files(monkeypatch):
+    """Each has the functions that its kernels call, and so some are in several object files."""
+    monkeypatch.setattr(module, "LONG", 1)
+    monkeypatch.setattr(objects, "_processors", lambda: 2)
+    gcd = flat(70, [i64, i64], i64, lambda a, b: ops.apply("gcd", a, b))
+    lcm = flat(
+        70,
+        [i64, i64],
+        i64,
+        lambda a, b: ops.apply("mul", a, ops.apply("truncdiv", b, ops.apply("gcd", a, b))),
+    )
+    compiled = compile_kernels([gcd, lcm], [])
+    assert len(compiled.objects) == 2
+    a, b, out = torch.arange(1, 71), torch.arange(70) * 6 + 2, torch.zeros(70, dtype=i64)
+    for kernel, function in ((gcd, torch.gcd), (lcm, torch.lcm)):
+        assert launch(kernel, [a, b, out], [(0, 70)], compiled=compiled) == 0
+        assert torch.equal(out, function(a, b))
