@@ -129,12 +129,12 @@ def _compiled(
         if position in written:
             written_leaves.add(leaf)
     result = result_of(captured.residual, arguments, state)
-    wanted = set()
-    for position in backward.gradients if backward is not None else ():
-        kind, number = inputs[position]
-        if kind == "argument":
-            wanted.add(number)
-    signature = signature_of(captured, arguments, written_leaves, wanted, result)
+    followed = set()
+    if backward is not None:
+        for k, argument in enumerate(arguments.leaves):
+            if isinstance(argument.value, Tensor) and argument.value.requires_grad:
+                followed.add(k)
+    signature = signature_of(captured, arguments, written_leaves, followed, result)
     return Program(signature, built, tuple(inputs), tuple(sorted(written)), backward)
 
 
