@@ -181,6 +181,18 @@ def test_sizes_that_the_data_decide(exported):
     assert_same(artifact(-X), ((-X)[X < 0], (-X).nonzero()))
 
 
+def test_data_that_an_export_is_not_for(exported):
+    """What the program assumes of numbers that the data decide is checked when they are there."""
+
+    def first(x: Tensor, n: Tensor) -> Tensor:
+        return x[n.item() :] * 2
+
+    artifact = exported(first, (X, torch.tensor(1)))
+    assert_same(artifact(X, torch.tensor(3)), X[3:] * 2)
+    with pytest.raises(ingot.ArtifactError, match="not for these data"):
+        artifact(X, torch.tensor(-1))
+
+
 def test_modes_are_those_of_the_export(exported):
     with torch.autocast("cpu"):
         artifact = exported(lambda x: x @ W, (X,))
