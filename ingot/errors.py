@@ -165,7 +165,8 @@ class ExportError(IngotError, RuntimeError):
 
 class ArtifactError(IngotError, RuntimeError):
     """A file is no artifact that can be used here, or is called with arguments that it is not for.
-    The text says which fact differs. Nothing has been run."""
+    The text says which fact differs. Nothing has been run, unless it is about numbers that the data
+    decide."""
 
 
 class OutOfBounds(BaseException):

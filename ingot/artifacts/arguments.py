@@ -321,7 +321,7 @@ def usual(value: Any) -> Any:
     is a matrix of one row."""
     kind = type(value)
     if kind in TENSORS and why_not_plain(value) is None:
-        return with_usual_strides(value)
+        return _like(value, with_usual_strides(value.detach()))
     if kind in (tuple, list):
         return kind(map(usual, value))
     if kind is dict:
@@ -329,16 +329,24 @@ def usual(value: Any) -> Any:
     return value
 
 
+def _like(value: Tensor, alike: Tensor) -> Tensor:
+    """A tensor for an argument; the argument itself where both lie alike."""
+    if alike.shape == value.shape and alike.stride() == value.stride():
+        return value
+    return alike.requires_grad_(value.requires_grad)
+
+
 def of_size_one(arguments: Arguments, names: Container[str], value: Any) -> Any:
     """An argument whose tensors have the size 1 where the user's name of a size is one of these."""
     kind = type(value)
     if kind in TENSORS:
+        narrow = value.detach()
         for leaf in arguments.leaves:
             if leaf.value is value:
                 for dim, said in leaf.dims.items():
                     if said.name in names:
-                        value = value.narrow(dim, 0, 1)
-        return with_usual_strides(value)
+                        narrow = narrow.narrow(dim, 0, 1)
+        return _like(value, with_usual_strides(narrow))
     if kind in (tuple, list):
         return kind(of_size_one(arguments, names, item) for item in value)
     if kind is dict:

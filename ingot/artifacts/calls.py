@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from ingot.artifacts import cpus
 from ingot.artifacts.arguments import Arguments, bounds_of, of_size_one, usual
@@ -129,12 +129,12 @@ def _compiled(
         if position in written:
             written_leaves.add(leaf)
     result = result_of(captured.residual, arguments, state)
-    wanted = set()
-    for position in backward.gradients if backward is not None else ():
-        kind, number = inputs[position]
-        if kind == "argument":
-            wanted.add(number)
-    signature = signature_of(captured, arguments, written_leaves, wanted, result)
+    followed = set()
+    if backward is not None:
+        for k, argument in enumerate(arguments.leaves):
+            if isinstance(argument.value, Tensor) and argument.value.requires_grad:
+                followed.add(k)
+    signature = signature_of(captured, arguments, written_leaves, followed, result)
     return Program(signature, built, tuple(inputs), tuple(sorted(written)), backward)
 
 
@@ -159,6 +159,18 @@ def library_calls(program: Program) -> list[str]:
         if isinstance(step, LibraryStep):
             texts.append(step_text(step))
     return texts
+
+
+def _refuse_devices(graph: fx.Graph) -> None:
+    """Raises ExportError where a graph computes elsewhere than on the CPU."""
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, Tensor) and value.device.type != "cpu":
+            where = node.meta.get("where", "")
+            raise ExportError(
+                f"ingot.export: the call computes on {value.device} at {where}, and artifacts are "
+                "for CPUs"
+            )
 
 
 def target_of(cpu: str) -> Target:
@@ -186,9 +198,10 @@ def _built(
     try:
         with unwatched(), undisturbed(), paused_collection(), marked(marks):
             captured = capture_call(fn, args, kwargs, request)
-            refuse_effects(captured.residual, captured.graph_module.graph)
+            refuse_effects(captured, fn)
             if not captured.ops:
                 raise ExportError("ingot.export: the call does no tensor work")
+            _refuse_devices(captured.graph_module.graph)
             if torch.is_grad_enabled():
                 built, backward = training_programs(captured, _OPTIONS)
                 run: Any = built.program.native

@@ -42,6 +42,10 @@ class Weight(NamedTuple):
     strides: tuple[int, ...]
 
 
+EXACT = ("add", "sub", "mul")
+"""Operations on sizes whose results have to fit in 64 bits."""
+
+
 def text_of(
     parts: Sequence[Part],
     kernels: Sequence[str],
@@ -77,6 +81,7 @@ def text_of(
             TEXT,
             "declare i64 @llvm.smax.i64(i64, i64)",
             "declare i64 @llvm.smin.i64(i64, i64)",
+            *map("declare {{ i64, i1 }} @llvm.s{}.with.overflow.i64(i64, i64)".format, EXACT),
             *declared,
             "@weights = external hidden constant i8",
             f"@state_count = private constant i64 {len(rows)}",

@@ -43,6 +43,7 @@ class Entry:
         self.lines: list[str] = []
         self.entry: list[str] = []  # what stands at the function's beginning: rooms on the stack
         self.names = itertools.count()
+        self.overflow = "false"  # whether a number so far has not fit
         self.values: list[str] = []  # the table of values
         self.owned: dict[int, str] = {}  # the room of each buffer that the entry allocates
         self.moved: dict[int, str] = {}  # the memory of those that belong to an output now
@@ -122,6 +123,21 @@ class Entry:
     def require_memory(self, memory: str) -> None:
         self.require(self.new(f"icmp ne ptr {memory}, null"), NO_MEMORY, "@no.memory")
 
+    def exact(self, operation: str, left: str, right: str) -> str:
+        """A sum, difference or product; `require_exact` asks whether it fits in 64 bits."""
+        kind = "{ i64, i1 }"
+        pair = self.new(
+            f"call {kind} @llvm.s{operation}.with.overflow.i64(i64 {left}, i64 {right})"
+        )
+        too_large = self.new(f"extractvalue {kind} {pair}, 1")
+        self.overflow = self.new(f"or i1 {self.overflow}, {too_large}")
+        return self.new(f"extractvalue {kind} {pair}, 0")
+
+    def require_exact(self) -> None:
+        fits = self.new(f"xor i1 {self.overflow}, true")
+        self.require(fits, WRONG_ARGUMENTS, "@too.large")
+        self.overflow = "false"
+
     def evaluated(self, steps: Iterable[tuple[Any, ...]], table: Sequence[str]) -> str:
         """The value of an expression (see `loops/postfix.py`)."""
         stack: list[str] = []
@@ -133,20 +149,22 @@ class Entry:
                 stack.append(table[step[1]])
             else:
                 right, left = stack.pop(), stack.pop()
-                stack.append(self.new(_OPERATIONS[kind].format(left, right)))
+                if kind in _OPERATIONS:
+                    stack.append(self.new(_OPERATIONS[kind].format(left, right)))
+                else:
+                    stack.append(self.exact(kind, left, right))
         return stack.pop()
 
     def span(self, sizes: Iterable[str], strides: Iterable[str], itemsize: int) -> str:
         """The bytes from the first to the last element; 0 where there is none."""
         last, some = "0", "true"
         for size, stride in zip(sizes, strides):
-            count = self.new(f"sub i64 {size}, 1")
-            far = self.new(f"mul i64 {count}, {stride}")
-            last = self.new(f"add i64 {last}, {far}")
+            count = self.exact("sub", size, "1")
+            last = self.exact("add", last, self.exact("mul", count, stride))
             more = self.new(f"icmp sge i64 {count}, 0")
             some = self.new(f"and i1 {some}, {more}")
-        elements = self.new(f"add i64 {last}, 1")
-        size_in_bytes = self.new(f"mul i64 {elements}, {itemsize}")
+        size_in_bytes = self.exact("mul", self.exact("add", last, "1"), str(itemsize))
+        self.require_exact()
         return self.new(f"select i1 {some}, i64 {size_in_bytes}, i64 0")
 
     # -- arguments ---------------------------------------------------------------------------------
@@ -176,6 +194,43 @@ class Entry:
             holds = self.new(f"icmp {_RELATIONS[condition.relation]} i64 {', '.join(sides)}")
             reason = self.tables.text(f"expected {condition.text}")
             self.require(holds, WRONG_ARGUMENTS, reason)
+        self.require_exact()
+        for k, j in self.signature.distinct:
+            differ = self.new(f"icmp ne ptr {self.arguments[k]}, {self.arguments[j]}")
+            self.require(differ, WRONG_ARGUMENTS, self.tables.text("two arguments are one object"))
+        self.check_memory()
+
+    def check_memory(self) -> None:
+        """Requires that no argument that is written shares memory with another."""
+        is_written = [leaf is not None and leaf.is_written for leaf in self.leaves]
+        if not any(is_written):
+            return
+        spans = list(map(self.span_of_argument, range(len(self.leaves))))
+        for (k, (start, end)), (j, (other, its_end)) in itertools.combinations(enumerate(spans), 2):
+            if not (is_written[k] or is_written[j]):
+                continue
+            before = self.new(f"icmp ule ptr {end}, {other}")
+            behind = self.new(f"icmp ule ptr {its_end}, {start}")
+            apart = self.new(f"or i1 {before}, {behind}")
+            text = "arguments share memory that is written"
+            self.require(apart, WRONG_ARGUMENTS, self.tables.text(text))
+
+    def span_of_argument(self, number: int) -> tuple[str, str]:
+        """Where the memory of an argument begins and ends."""
+        leaf, tensor = self.leaves[number], self.arguments[number]
+        itemsize = 8 if leaf is None else leaf.dtype.itemsize
+        bytes_ = self.span(*self.geometry_of(number), itemsize)
+        start = self.new(f"call ptr @data_of(ptr {tensor})")
+        return start, self.new(f"getelementptr i8, ptr {start}, i64 {bytes_}")
+
+    def geometry_of(self, number: int) -> tuple[list[str], list[str]]:
+        """The sizes and strides of an argument."""
+        leaf, tensor = self.leaves[number], self.arguments[number]
+        sizes, strides = [], []
+        for dim in range(0 if leaf is None else len(leaf.sizes)):
+            sizes.append(self.read(tensor, "size", dim))
+            strides.append(self.read(tensor, "stride", dim))
+        return sizes, strides
 
     def read(self, tensor: str, what: str, dim: int) -> str:
         if what == "value":
@@ -190,6 +245,7 @@ class Entry:
             self.values.append(self.read(self.arguments[number], what, dim))
         for steps in self.expressions:
             self.values.append(self.evaluated(steps, self.values))
+        self.require_exact()
         count = max(1, len(self.symbols))
         self.sizes = self.alloca(f"[{count} x i64]")
         for k, value in enumerate(self.values[: len(self.symbols)]):
@@ -316,7 +372,8 @@ class Entry:
             _, dtype, sizes, strides, *_ = self.buffers[number]
         else:
             buffer, dtype, sizes, strides, place = self.views[number]
-            offset = self.new(f"mul i64 {self.values[place]}, {dtype.itemsize}")
+            offset = self.exact("mul", self.values[place], str(dtype.itemsize))
+            self.require_exact()
         base = self.memory_of(buffer)
         data = self.new(f"getelementptr i8, ptr {base}, i64 {offset}")
         geometry = at(self.values, sizes), at(self.values, strides)
@@ -328,13 +385,10 @@ class Entry:
         return tensor
 
     def copied_argument(self, number: int) -> str:
-        leaf, tensor = self.leaves[number], self.arguments[number]
-        sizes, strides = [], []
-        for dim in range(0 if leaf is None else len(leaf.sizes)):
-            sizes.append(self.read(tensor, "size", dim))
-            strides.append(self.read(tensor, "stride", dim))
-        data = self.new(f"call ptr @data_of(ptr {tensor})")
-        return self.copy(data, torch.int64 if leaf is None else leaf.dtype, sizes, strides)
+        leaf = self.leaves[number]
+        data = self.new(f"call ptr @data_of(ptr {self.arguments[number]})")
+        dtype = torch.int64 if leaf is None else leaf.dtype
+        return self.copy(data, dtype, *self.geometry_of(number))
 
     def copy(
         self, data: str, dtype: torch.dtype, sizes: Sequence[str], strides: Sequence[str]
@@ -431,9 +485,6 @@ def _leaves_in(node: Node) -> Iterator[int]:
 
 
 _OPERATIONS = {
-    "add": "add i64 {}, {}",
-    "sub": "sub i64 {}, {}",
-    "mul": "mul i64 {}, {}",
     "floordiv": "call i64 @floordiv(i64 {}, i64 {})",
     "mod": "call i64 @mod(i64 {}, i64 {})",
     "max": "call i64 @llvm.smax.i64(i64 {}, i64 {})",

@@ -11,6 +11,7 @@ MESSAGES = {
     "no.weight": "no weight of this name has the dtype, sizes and strides of the tensor",
     "no.weights": "a weight is missing: set each of them first",
     "no.entry": "there is no such entry, or none whose facts hold for these arguments",
+    "too.large": "a size does not fit in 64 bits",
     "wrong.count": "the number of inputs or outputs is another one",
 }
 """What `ingot_model_error` says, by the names that the text has for it."""

@@ -79,11 +79,11 @@ def signature_of(
     captured: Captured,
     arguments: Arguments,
     written: set[int],
-    wanted: set[int],
+    followed: set[int],
     result: tuple[Node, ...],
 ) -> Signature:
-    """The signature of an entry; `written` are the leaves that its program writes, and `wanted`
-    those whose gradients it computes.
+    """The signature of an entry; `written` are the leaves that its program writes, and
+    `followed` those that may require gradients.
 
     Raises ExportError where sizes that have two names have to be equal.
     """
@@ -100,7 +100,7 @@ def signature_of(
     for k, leaf in enumerate(arguments.leaves):
         if isinstance(leaf.value, Tensor):
             known = facts.get(leaf.source)
-            leaves.append(numbers.tensor_leaf(k, leaf, known, k in written, k in wanted))
+            leaves.append(numbers.tensor_leaf(k, leaf, known, k in written, k in followed))
         else:
             leaves.append(None)
     return Signature(

@@ -42,7 +42,7 @@ class StateTensor(NamedTuple):
 class Entry(NamedTuple):
     """A program and what it takes. `inputs` are ("argument", leaf) and ("state", number),
     `arguments` the (position, leaf) of the former, and `written` the positions of those that are
-    written."""
+    written. It `decides` where data decide numbers in it, which it checks."""
 
     calls: KnownCalls
     program: Any
@@ -50,6 +50,7 @@ class Entry(NamedTuple):
     arguments: tuple[tuple[int, int], ...]
     written: tuple[int, ...]
     calls_library: bool
+    decides: bool
     backward: Backward | None
 
 
@@ -168,7 +169,9 @@ class Artifact:
         inputs = self._inputs_of(entry, leaves)
         if entry.written:
             refuse_shared_memory(self._spans(entry, inputs))
-        if entry.calls_library and torch.is_autocast_enabled("cpu"):
+        if entry.decides:
+            outputs = _run_checked(entry, inputs)
+        elif entry.calls_library and torch.is_autocast_enabled("cpu"):
             with torch.autocast("cpu", enabled=False):
                 outputs = _run(entry, inputs)
         else:
@@ -220,6 +223,12 @@ class Artifact:
         )
 
 
+_PLAIN_CALL = 6
+"""The entries of a step that calls something and binds no numbers."""
+
+_CHECKED = ("the data decide", "does not hold")
+"""In the texts of errors about numbers that the data decide."""
+
 _FIRST_OUTPUT = (("output", 0),)
 """A result that is the one output."""
 
@@ -232,6 +241,19 @@ def _run(entry: Entry, inputs: Sequence[Any]) -> Sequence[Any]:
         return Node.apply(entry.program, entry.backward, *inputs)  # type: ignore[no-any-return]
     with torch.no_grad():
         return entry.program(*inputs)  # type: ignore[no-any-return]
+
+
+def _run_checked(entry: Entry, inputs: Sequence[Any]) -> Sequence[Any]:
+    """The same where data decide numbers that the export has assumed something of."""
+    try:
+        with torch.autocast("cpu", enabled=False):
+            return _run(entry, inputs)
+    except RuntimeError as error:
+        if any(text in str(error) for text in _CHECKED):
+            raise ArtifactError(
+                f"the artifact is not for these data: {error}; the original may well take them"
+            ) from None
+        raise
 
 
 def load(path: str | os.PathLike[str], *, check_weights: bool = True) -> Artifact:
@@ -258,26 +280,28 @@ def load(path: str | os.PathLike[str], *, check_weights: bool = True) -> Artifac
 
 def _entry_of(row: Sequence[Any], tensors: Mapping[str, Tensor]) -> Entry:
     signature, parts, inputs, written, backward = row
-    program, calls_library = _program_of(parts, tensors)
+    program, calls_library, decides = _program_of(parts, tensors)
     part = None
     if backward is not None:
-        behind, calls = _program_of(backward[0], tensors)
+        behind, calls, _ = _program_of(backward[0], tensors)
         part, calls_library = Backward(behind, *backward[1:]), calls_library or calls
     arguments = []
     for position, (kind, number) in enumerate(inputs):
         if kind == "argument":
             arguments.append((position, number))
     known = KnownCalls(Signature.of(signature))
-    return Entry(known, program, inputs, tuple(arguments), written, calls_library, part)
+    return Entry(known, program, inputs, tuple(arguments), written, calls_library, decides, part)
 
 
-def _program_of(row: Sequence[Any], tensors: Mapping[str, Tensor]) -> tuple[Any, bool]:
-    """A native program, and whether it calls anything of torch."""
+def _program_of(row: Sequence[Any], tensors: Mapping[str, Tensor]) -> tuple[Any, bool, bool]:
+    """A native program, whether it calls anything of torch, and whether data decide numbers in
+    it."""
     description, constants, names, images = row
     parts = list(description)
     parts[CONSTANTS] = tuple(map(tensors.__getitem__, constants))
-    calls_library = any(step[0] == "call" for step in parts[STEPS])
-    return native_program(parts, names, images), calls_library
+    lengths = [len(step) for step in parts[STEPS] if step[0] == "call"]
+    decides = any(length > _PLAIN_CALL for length in lengths)
+    return native_program(parts, names, images), bool(lengths), decides
 
 
 def _own(state: StateTensor, tensor: Tensor) -> Tensor:

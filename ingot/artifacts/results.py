@@ -6,6 +6,9 @@ artifact cannot make, and for effects.
 
 from __future__ import annotations
 
+import dis
+from collections.abc import Iterable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -14,6 +17,7 @@ from torch import Tensor, fx
 from ingot.artifacts.arguments import Arguments
 from ingot.artifacts.state import State
 from ingot.artifacts.trees import CONSTANTS, MADE, Node
+from ingot.capture import Captured
 from ingot.capture.residual import Call, Collection, Constant, Dict, FromSource, Output, Residual
 from ingot.errors import ExportError
 from ingot.kept.format import Named
@@ -22,13 +26,21 @@ from ingot.kept.names import NotKept, name_of
 _KINDS = {kind: name for name, kind in MADE.items()}
 
 
-def refuse_effects(residual: Residual, graph: fx.Graph) -> None:
-    """Raises ExportError where a call changes more than tensors, which no artifact does."""
-    for effect in residual.effects:
+def refuse_effects(captured: Captured, fn: Any) -> None:
+    """Raises ExportError where a call of `fn` changes more than tensors, which no artifact does."""
+    codes: list[CodeType] = []
+    known = getattr(getattr(fn, "forward", fn), "__code__", None)
+    for code in (known, *(guard.data for guard in captured.guards)):
+        if isinstance(code, CodeType):
+            codes.append(code)
+    for effect in captured.residual.effects:
+        where = _line_of_output(effect, captured.graph_module.graph)
+        where = where or _line_of_code(effect, codes) or _place_of(codes)
+        place = f"  ({where})" if where else ""
         raise ExportError(
-            f"ingot.export: {_described(effect)}{_line_of(effect, graph)}, which an artifact does "
-            "not do: it changes nothing but tensors; return the value, or write into a buffer in "
-            "place, as self.cache.copy_(new) or self.steps.add_(1) does"
+            f"ingot.export: {_described(effect)}{place}, which an artifact does not do: it changes "
+            "nothing but tensors; return the value, or write into a buffer in place, as "
+            "self.cache.copy_(new) or self.steps.add_(1) does"
         )
 
 
@@ -51,13 +63,32 @@ def _described(effect: Call) -> str:
     return f"the call has an effect ({name})"
 
 
-def _line_of(effect: Call, graph: fx.Graph) -> str:
+def _line_of_output(effect: Call, graph: fx.Graph) -> str:
     """The user's line where a tensor is computed that an effect is about, if there is one."""
     outputs: Any = graph.output_node().args[0]
     for operand in effect.args:
         if isinstance(operand, Output):
-            where = outputs[operand.index].meta.get("where", "")
-            return f"  ({where})" if where else ""
+            return str(outputs[operand.index].meta.get("where", ""))
+    return ""
+
+
+def _line_of_code(effect: Call, codes: Iterable[CodeType]) -> str:
+    """The first line that sets the attribute of an effect, or prints, in the code that ran."""
+    wanted: tuple[str, Any] = ("LOAD_GLOBAL", "print")
+    if len(effect.args) > 1 and isinstance(effect.args[0], FromSource):
+        wanted = ("STORE_ATTR", getattr(effect.args[1], "value", None))
+    for code in codes:
+        for instruction in dis.get_instructions(code):
+            is_it = (instruction.opname, instruction.argval) == wanted
+            if is_it and instruction.positions is not None:
+                return f"{code.co_filename}:{instruction.positions.lineno}"
+    return ""
+
+
+def _place_of(codes: Iterable[CodeType]) -> str:
+    """Where the function begins that is called."""
+    for code in codes:
+        return f"{code.co_filename}:{code.co_firstlineno}"
     return ""
 
 

@@ -30,7 +30,7 @@ class Parameter(NamedTuple):
 
 class TensorLeaf(NamedTuple):
     """A tensor among the arguments. A size is an int, or a name where it varies; a stride is None
-    where it follows from the sizes. `has_gradient`: a gradient of it is computed."""
+    where it follows from the sizes. `has_gradient`: it may require one."""
 
     name: str
     dtype: torch.dtype

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.artifacts import container, weights
+from ingot.artifacts import container, gradients, loading, signature, trees, weights
 from ingot.kept import format as packing
 from ingot.runtime import description
 
@@ -73,11 +73,15 @@ def test_foreign_files(tmp_path):
 def test_the_format_is_that_of_the_description():
     """A description of programs that changes is another format: files of before would be
     misread."""
-    text = f"{description.__doc__}{inspect.getsource(packing)}"
-    known = {1: "9a0095c47046122f"}
+    rows = signature.Signature, signature.Parameter, signature.TensorLeaf, signature.Number
+    rows += signature.Condition, gradients.Backward, loading.StateTensor
+    fields = [row._fields for row in rows]
+    reading = inspect.getsource(loading._entry_of), inspect.getsource(loading._program_of)
+    text = f"{description.__doc__}{inspect.getsource(packing)}{fields}{reading}{trees.__doc__}"
+    known = {1: "49e17371ce7db1a4"}
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     assert known.get(container.FORMAT) == digest, (
-        "the description of programs, or how values are packed, has changed: if a file of before "
+        "what a file holds, or how values are packed, has changed: if a file of before "
         "would be misread, raise container.FORMAT; put the digest here in any case"
     )
 

@@ -181,6 +181,18 @@ def test_sizes_that_the_data_decide(exported):
     assert_same(artifact(-X), ((-X)[X < 0], (-X).nonzero()))
 
 
+def test_data_that_an_export_is_not_for(exported):
+    """What the program assumes of numbers that the data decide is checked when they are there."""
+
+    def first(x: Tensor, n: Tensor) -> Tensor:
+        return x[n.item() :] * 2
+
+    artifact = exported(first, (X, torch.tensor(1)))
+    assert_same(artifact(X, torch.tensor(3)), X[3:] * 2)
+    with pytest.raises(ingot.ArtifactError, match="not for these data"):
+        artifact(X, torch.tensor(-1))
+
+
 def test_modes_are_those_of_the_export(exported):
     with torch.autocast("cpu"):
         artifact = exported(lambda x: x @ W, (X,))
@@ -269,6 +281,18 @@ def shared_memory() -> nn.Module:
     return module
 
 
+NOTES: list[int] = []
+
+
+def notes(x: Tensor) -> Tensor:
+    NOTES.append(1)
+    return x + 1
+
+
+def on_meta(x: Tensor) -> Any:
+    return x + 1, torch.ones(3, device="meta")
+
+
 def prints(x: Tensor) -> Tensor:
     print("hello")
     return x + 1
@@ -276,9 +300,10 @@ def prints(x: Tensor) -> Tensor:
 
 REFUSED: dict[str, Any] = {
     "branch": (branches, (X,), {}, r"a branch on the values .*test_exporting.py:\d+ \(hint"),
-    "attribute": (Counts(), (X,), {}, "the call sets self.calls,"),
+    "attribute": (Counts(), (X,), {}, r"the call sets self.calls  \(.*test_exporting.py:\d+\),"),
     "buffer": (Replaces(), (X,), {}, r"sets self.sum  \(.*test_exporting.py:\d+\), .*in place"),
-    "print": (prints, (X,), {}, "the call prints"),
+    "print": (prints, (X,), {}, r"the call prints  \(.*test_exporting.py:\d+\),"),
+    "list": (notes, (X,), {}, r"the call changes NOTES \(extend\)  \(.*test_exporting.py:\d+\),"),
     "object": (lambda b: b.x + 1, (Box(X),), {}, "argument 'b' is a Box"),
     "result": (lambda x: Box(x + 1), (X,), {}, "the call returns a Box"),
     "one tensor": (add, (X, X), {}, "arguments 'x' and 'y' are one tensor"),
@@ -290,6 +315,7 @@ REFUSED: dict[str, Any] = {
     "bounds": (sign, (X,), {"x": {0: ("a", 5, 9)}}, "not within the bounds of a"),
     "float": (scaled, (X, 3.0), {"n": "n"}, "'n' is 3.0, which cannot vary"),
     "no work": (lambda x: x, (X,), {}, "no tensor work"),
+    "device": (on_meta, (X,), {}, r"computes on meta at .*test_exporting.py:\d+"),
     "as_strided": (window, (X,), {}, r"relies on x.storage_offset\(\) == 0"),
     "shared state": (shared_memory(), (X,), {}, "overlaps another"),
 }

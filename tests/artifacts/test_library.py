@@ -193,11 +193,16 @@ def test_state_and_entries(program, tmp_path):
     assert refused[0] == 1
 
 
-def test_arguments_that_are_written_and_views(program, tmp_path):
+def test_arguments_that_are_written_and_views(program, tmp_path, monkeypatch):
     path = tmp_path / "written.so"
     ingot.export(doubled, (X.clone(), X + 1), path=path, format="library")
     ((y,), (x, _)) = next(run(program, path, [(X, X)]))
     assert torch.equal(y, 3 * X) and torch.equal(x, 2 * X)
+    monkeypatch.setenv("SAME_MEMORY", "1")
+    refused = next(run(program, path, [(X, X)]))
+    assert refused == (1, "arguments share memory that is written")
+
+    monkeypatch.delenv("SAME_MEMORY")
 
     def several(x: Tensor, n: int) -> Any:
         y = x * n
@@ -211,6 +216,20 @@ def test_arguments_that_are_written_and_views(program, tmp_path):
     expected["n"] = torch.tensor(6)
     for result, tensor in zip(outputs, expected.values(), strict=True):
         assert torch.equal(result, tensor) and result.stride() == tensor.stride()
+
+
+def zeros(n: int) -> Tensor:
+    return torch.zeros(n) + torch.ones(2 * n)[:n]
+
+
+def test_sizes_that_are_too_large(program, tmp_path):
+    """An int from the caller makes no size wrap around."""
+    path = tmp_path / "it.so"
+    ingot.export(zeros, (3,), path=path, dynamic={"n": "n"}, format="library")
+    calls = [(torch.tensor(n),) for n in (5, 1 << 61, (1 << 62) - 1, -1)]
+    good, *refused = run(program, path, calls)
+    assert torch.equal(good[0][0], torch.ones(5))
+    assert {status for status, _ in refused} <= {1, 2}
 
 
 @pytest.mark.parametrize("wrong", [X.double(), X[:, :5], X.T.contiguous().T, X[0], X[:0]], ids=str)

@@ -108,6 +108,16 @@ def test_gradients_of_arguments(exported):
         first.sum().backward()
 
 
+def test_arguments_that_no_result_depends_on(exported):
+    x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+    artifact = exported(lambda x, y: (x.sin(), y.detach() * 2), (x, y), training=True)
+    first, second = artifact(x, y)
+    assert first.requires_grad and not second.requires_grad
+    gradients = torch.autograd.grad(first.sum(), (x, y), allow_unused=True)
+    torch.testing.assert_close(gradients[0], x.detach().cos())
+    assert gradients[1] is None
+
+
 def test_saved_tensors_are_checked(exported):
     artifact = exported(net(), (X,), training=True)
     result = artifact(X)["out"].sum()
