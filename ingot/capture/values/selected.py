@@ -96,8 +96,9 @@ def refuse_selected(session: Session, result: TensorValue) -> None:
 
 
 def selected_again(session: Session, value: TensorValue) -> tuple[TensorValue, Value] | None:
-    """The tensor from outside and the key that give a copy as the view that eager has, behind the
-    graph; None where it is no such copy, or another view would come of them now."""
+    """The tensor from outside and the key that give a copy as eager's view, behind the graph.
+
+    None where it is no such copy, or another view would come of them now."""
     index = session.state(_Selections).indices.get(id(value.fake))
     if index is None or index.tensor.source is None or value.attributes:
         return None
