@@ -34,13 +34,13 @@ class Words(nn.Module):
 def calls() -> dict[str, Any]:
     """By name: a module, the call that is exported, sizes that vary, and further calls."""
     torch.manual_seed(0)
-    small = gpt2.gpt2(gpt2.Config(2, 4, 64, 128, 300))
+    small = gpt2.gpt2(gpt2.Config(1, 4, 32, 64, 300))
     images, _ = resnet.make_small()
     return {
         "gpt": (
             small,
             torch.randint(0, 300, (2, 9)),
-            {0: "batch", 1: ("time", 1, 128)},
+            {0: "batch", 1: ("time", 1, 64)},
             [torch.randint(0, 300, sizes) for sizes in ((1, 1), (2, 9), (5, 40))],
         ),
         "resnet": (

@@ -147,7 +147,7 @@ def test_a_transformer(program, tmp_path):
 
 
 def test_images(program, tmp_path):
-    model, (x,) = resnet.make_small()
+    model, x = resnet.resnet(resnet.BasicBlock, (1, 1), 8, 10), resnet.images(2, 64)
     path = tmp_path / "resnet.so"
     ingot.export(model, (x,), path=path, dynamic={"images": {0: "batch"}}, format="library")
     calls = [(resnet.images(batch, 64, batch),) for batch in (1, 2, 5)]
