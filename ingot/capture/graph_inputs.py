@@ -85,6 +85,8 @@ class GraphInputs:
             expr = self.context.shapes.to_expr
             sizes, strides = list(map(expr, fake.shape)), list(map(expr, fake.stride()))
             session.guards.add_tensor(source, tensor, where, sizes, strides)
+            for size in filter(lambda size: size.source == source, self.speculative):
+                self.context.shapes.speculative |= sizes[size.dim].symbols
         else:
             session.guards.add_tensor(source, tensor, where)
         node = self._placeholder(name, fake, where)

@@ -68,6 +68,8 @@ class ShapeContext:
             tuple[Expr, Relation, Expr, bool], bool | None
         ] = {}  # of this generation
         self.sources: dict[Symbol, tuple[str, int]] = {}
+        # those that were not seen to vary, and may become numbers at no loss
+        self.speculative: set[Symbol] = set()
         self.guards: list[ShapeGuard] = []
         self.limited: list[Expr] = []  # the expressions that guards keep within INTEGERS
         self._guarded: set[Fact] = set()  # the relations that guards state

@@ -451,12 +451,10 @@ def test_a_decomposition_of_the_programs_is_not_looked_at() -> None:
             table[op] = before
 
 
-def test_the_memory_budget_that_torch_compiles_config_sets(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_memory_budget_that_torch_compiles_config_sets() -> None:
     config = pytest.importorskip("torch._functorch.config")
     assert called(convolved, (X,))[1] == ""
-    monkeypatch.setattr(config, "activation_memory_budget", 0.5)
-    result, kept = called(convolved, (X,))
+    with config.patch(activation_memory_budget=0.5):
+        result, kept = called(convolved, (X,))
     alike(result, convolved(X))
     assert kept == ""

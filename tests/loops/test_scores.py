@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from ingot.loops.expr import size_symbol
 from ingot.loops.own_ops import scored_attention, scored_product
 from ingot.loops.scores import Step, Value, decode, encode, run
 
@@ -20,9 +21,22 @@ STEPS = [
 
 
 def test_texts_and_steps() -> None:
-    assert decode(encode(STEPS)) == STEPS
-    assert encode(decode(encode(STEPS))) == encode(STEPS)
-    assert decode(encode([])) == []
+    assert decode(*encode(STEPS)) == STEPS
+    assert encode(decode(*encode(STEPS))) == encode(STEPS)
+    assert decode(*encode([])) == []
+
+
+def test_sizes_that_are_symbols() -> None:
+    """They go beside the text, which other sizes can be given to."""
+    rows, columns = size_symbol("rows"), size_symbol("columns")
+    steps = [
+        Step(aten.view.default, (Value(0), [1, rows, columns]), {}, (1, rows, columns), torch.int8),
+        Step(aten.expand.default, (Value(1), [2, rows, -1]), {}, (2, rows, columns), torch.int8),
+    ]
+    text, sizes = encode(steps)
+    assert sizes == [rows, columns, rows, columns, rows, rows, columns]
+    assert decode(text, sizes) == steps
+    assert decode(text, [3, 4, 3, 4, 3, 3, 4])[0].sizes == (1, 3, 4)
 
 
 def test_what_has_no_words() -> None:
@@ -46,7 +60,7 @@ def test_the_ops_in_eager(zero_rows: bool) -> None:
     q, k, v = (torch.randn(2, 5, 8, dtype=torch.float64).half() for _ in range(3))
     causal = torch.ones(5, 5).tril().bool()
     causal[0, 0] = False
-    text = encode(
+    text, sizes = encode(
         [
             Step(
                 aten.masked_fill.Scalar,
@@ -57,7 +71,7 @@ def test_the_ops_in_eager(zero_rows: bool) -> None:
             )
         ]
     )
-    result, logarithms = scored_attention(q, k.mT, v, [~causal], text, zero_rows)
+    result, logarithms = scored_attention(q, k.mT, v, [~causal], text, sizes, zero_rows)
     scores = (q.float() @ k.float().mT).masked_fill(~causal, -math.inf)
     weights = torch.softmax(scores, -1)
     if zero_rows:
@@ -65,9 +79,7 @@ def test_the_ops_in_eager(zero_rows: bool) -> None:
     expected = weights @ v.float()
     torch.testing.assert_close(result.float(), expected, atol=2e-3, rtol=2e-3, equal_nan=True)
     rows = scores.logsumexp(-1, keepdim=True)
-    torch.testing.assert_close(
-        logarithms, rows.masked_fill(rows == -math.inf, 0) if zero_rows else rows
-    )
-    ours = scored_product([q, k.mT], v, [~causal], text, True, zero_rows)
+    torch.testing.assert_close(logarithms, rows)
+    ours = scored_product([q, k.mT], v, [~causal], text, sizes, True, zero_rows)
     finite = torch.where(causal, scores, -math.inf)
     torch.testing.assert_close(ours, finite.mT @ v.float(), equal_nan=True)

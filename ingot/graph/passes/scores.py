@@ -341,12 +341,18 @@ class _Attention:
             value = _tensor(operand)
             if value is None or geometry.has_zero(value.shape):
                 return False
-            if at_hand(self.width(node)) > self.kinds.widest:
+            width = self.width(node)
+            if at_hand(width) > self.kinds.widest or not self.may_be_known(width):
                 return False
             source = _tensor(_source(operand)[0])  # type: ignore[arg-type]
             if source is None or source.dtype not in self.kinds.dtypes:
                 return False
         return True
+
+    def may_be_known(self, size: int | torch.SymInt) -> bool:
+        """Whether a size is a number, or may become one: none that was seen to vary, or is marked
+        as dynamic."""
+        return to_expr(size).symbols <= self.graph.shapes.speculative
 
     def width(self, product: Node) -> int | torch.SymInt:
         """How many elements of a head are in a row of a product's operands."""
