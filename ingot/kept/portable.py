@@ -51,7 +51,8 @@ def save_cache(
 
     The file is written apart and renamed, so that `path` is replaced as a whole or not at all.
 
-    kinds: those that are saved, of "programs", "llvm", "triton", "tuned" and "package"; None: all.
+    kinds: those that are saved, of "programs", "llvm", "cpp", "triton", "tuned" and "package";
+        None: all.
     folder: a cache's folder, in place of the one that `INGOT_CACHE_DIR` names.
 
     Raises ValueError for another kind, `CacheError`, which is a ValueError too, where the cache
@@ -83,7 +84,8 @@ def load_cache(
     or for another processor, lies under keys that nobody here asks for. The code in the file is
     run, so it is to be trusted as a program is: a checksum shows damage, and no malice.
 
-    kinds: those that are loaded, of "programs", "llvm", "triton", "tuned" and "package"; None: all.
+    kinds: those that are loaded, of "programs", "llvm", "cpp", "triton", "tuned" and "package";
+        None: all.
     folder: a cache's folder, in place of the one that `INGOT_CACHE_DIR` names.
 
     Raises `CacheError`, which is a ValueError, for a file that is damaged, of another version or
