@@ -62,7 +62,12 @@ SWEEPS: dict[str, dict[str, int]] = {
     "codegen/test_math": {"functions_are_as_accurate_as_eagers": 2},
     "codegen/test_prepack": {"the_bits_are_those_without": 7},
     "codegen/test_scalar": {"division_by_zero_is_reported": 4, "exact": 2},
-    "codegen/test_scored_attention": {"halves": 5, "results_and_gradients": 7},
+    "codegen/test_scored_attention": {
+        "halves": 5,
+        "lengths_that_vary": 5,
+        "logarithms_are_the_kernels": 3,
+        "results_and_gradients": 7,
+    },
     "codegen/test_strided": {"loads": 7, "loads_side_by_side": 4, "stores": 14},
     "codegen/test_transposes": {"transposes_of_every_dtype": 17},
     "codegen/triton/test_images": {"windows_of_channels": 4},
