@@ -148,7 +148,7 @@ def _keep_backwards(run: Any, key: str, compilation: Compilation) -> None:
     if compilation.backward is not None:
         from ingot.kept.training import Keeping, Whole
 
-        run.backwards = Keeping(key, Whole(run, compilation))
+        run.backwards = Keeping(key, run.contract, Whole.of(run, compilation))
 
 
 # -- what is found ---------------------------------------------------------------------------------
@@ -196,7 +196,7 @@ def _restored(again: _Again, key: str, program: Any) -> KeptProgram:
 
         def whole() -> Whole:
             graph, compilation = again.compiled()
-            return Whole(graph.run, compilation)  # type: ignore[arg-type]
+            return Whole.of(graph.run, compilation)  # type: ignore[arg-type]
 
         run = training_program(native, training, key, whole)
     again.offer(native)

@@ -31,7 +31,6 @@ from ingot.loops.training_contract import (
 from ingot.runtime.higher_order import CompiledGradients, HigherOrderProgram, Inputs, Kinds
 from ingot.runtime.tangents import (
     BackwardGraph,
-    BackwardPrograms,
     CompiledBackward,
     Demand,
     lazy_keys,
@@ -42,10 +41,16 @@ from ingot.serial import serial
 
 
 class Whole(NamedTuple):
-    """All that a graph was compiled to, in this process."""
+    """What compiles the gradients of a graph that was compiled in this process: its `backwards`
+    (`gradients.backwards.Backwards`), and the gradients of gradients."""
 
-    program: TrainingProgram
+    backwards: Any
+    higher_order: HigherOrderProgram
     compilation: Compilation
+
+    @staticmethod
+    def of(program: TrainingProgram, compilation: Compilation) -> Whole:
+        return Whole(program.backwards, program.higher_order, compilation)
 
 
 # -- the contract ----------------------------------------------------------------------------------
@@ -125,7 +130,7 @@ def training_program(
     contract = understood(contract)
 
     def compile_vjp(kinds: Kinds, inputs: Inputs) -> CompiledGradients:
-        return whole().program.higher_order.compile_vjp(kinds, inputs)
+        return whole().higher_order.compile_vjp(kinds, inputs)
 
     return TrainingProgram(
         forward,
@@ -165,20 +170,19 @@ class KeptBackwards:
         known = found(store, key, _restored)
         if known is not None:
             return known
-        program, compilation = self._whole()
-        backwards = _unkept(program.backwards)
-        compiled: CompiledBackward = backwards.compile(demand)
-        built = backwards.built_of(compiled)
+        whole = self._whole()
+        compiled: CompiledBackward = whole.backwards.compile(demand)
+        built = whole.backwards.built_of(compiled)
         if built is not None:
             try:
-                store.put(key, _content(compiled, built, compilation))
+                store.put(key, _content(compiled, built, whole.compilation))
             except NotKept as reason:
                 store.counts.add_not_kept(str(reason))
         return compiled
 
     def graph(self, demand: Demand, sizes: tuple[int, ...] | None) -> BackwardGraph | None:
         """The same as a graph."""
-        graph: BackwardGraph | None = _unkept(self._whole().program.backwards).graph(demand, sizes)
+        graph: BackwardGraph | None = self._whole().backwards.graph(demand, sizes)
         return graph
 
     def _key_of(self, demand: Demand) -> str:
@@ -186,23 +190,17 @@ class KeptBackwards:
         return hashlib.sha256(packed((self._key, present, demand.inputs))).hexdigest()
 
 
-def _unkept(backwards: BackwardPrograms) -> Any:
-    """Those that compile (`gradients.backwards.Backwards`)."""
-    if isinstance(backwards, Keeping):
-        return backwards.own
-    return backwards
-
-
 class Keeping(KeptBackwards):
-    """Those of a forward that was compiled in this process: `own` compiles."""
+    """Those of a forward that was compiled in this process."""
 
-    def __init__(self, key: str, whole: Whole) -> None:
-        self.own, contract = whole.program.backwards, whole.program.contract
+    def __init__(self, key: str, contract: TrainingContract, whole: Whole) -> None:
+        self.own = whole.backwards
         about = self.own.recomputes, self.own.has_effects, ()
         super().__init__(key, contract, about, lambda: whole)
 
     def saved_for(self, tangents: Sequence[int]) -> frozenset[int]:
-        return self.own.saved_for(tangents)
+        saved: frozenset[int] = self.own.saved_for(tangents)
+        return saved
 
 
 def _content(compiled: CompiledBackward, built: Built, compilation: Compilation) -> bytes:
