@@ -215,6 +215,21 @@ def test_where_another_view_would_come_of_it(program: Callable[..., Any]) -> Non
             assert one.requires_grad is other.requires_grad
 
 
+def test_data_that_is_set_behind_the_graph() -> None:
+    def program(x: Tensor, t: Tensor, table: Tensor) -> Any:
+        row = table[t]
+        table.data = table.data + 1
+        return row, x + 1
+
+    compiled, results = ingot.compile(program), []
+    for run in (compiled, compiled, program):
+        table = torch.arange(12.0).view(4, 3)
+        results.append((*run(torch.ones(2), torch.tensor(1), table), table))
+    for found in results[:2]:
+        for one, other in zip(found, results[2], strict=True):
+            assert_near(one, other)
+
+
 def test_an_index_out_of_range_is_raised_before_effects() -> None:
     def program(x: Tensor, t: Tensor, seen: list[int]) -> Any:
         row = TABLE[t]
