@@ -104,6 +104,23 @@ def off(actual: Any, exact: Any) -> float:
     return math.sqrt(distance / size)
 
 
+def trainings(
+    compiled: Function, function: Function, args: Sequence[Tensor]
+) -> list[tuple[Tensor, ...]]:
+    """The result and the gradients of what is compiled, of eager, and of eager in float64."""
+    runs: list[tuple[Tensor, ...]] = []
+    for run, dtype in (
+        (compiled, torch.float32),
+        (function, torch.float32),
+        (function, torch.float64),
+    ):
+        leaves = leaves_of(args, dtype)
+        result = run(*leaves)
+        tangent = torch.ones_like(result).cumsum(-1)
+        runs.append((result.detach(), *torch.autograd.grad(result, leaves, tangent)))
+    return runs
+
+
 def report(function: Function, *args: Tensor) -> Report:
     return ingot.explain(ingot.compile(function, fullgraph=True))(*args)
 
@@ -122,17 +139,7 @@ def test_results_and_gradients(name: str, sizes: tuple[int, ...]) -> None:
     compiled, wide = ingot.compile(function, fullgraph=True), [t.double() for t in args]
     with torch.no_grad():
         ours, eager, exact = compiled(*args), function(*args), function(*wide)
-    runs = []
-    for run, dtype in (
-        (compiled, torch.float32),
-        (function, torch.float32),
-        (function, torch.float64),
-    ):
-        leaves = leaves_of(args, dtype)
-        result = run(*leaves)
-        tangent = torch.ones_like(result).cumsum(-1)
-        runs.append((result.detach(), *torch.autograd.grad(result, leaves, tangent)))
-    trained, of_eager, of_exact = runs
+    trained, of_eager, of_exact = trainings(compiled, function, args)
     floor = 4 * torch.finfo(torch.float32).eps
     assert ours.stride() == eager.stride()
     assert off([ours], [exact]) <= max(1.1 * off([eager], [exact]), floor)
@@ -170,18 +177,7 @@ def test_lengths_that_vary(name: str) -> None:
     function = attention(SCORES[name])
     compiled = ingot.compile(function, fullgraph=True)
     for queries, keys in VARIED:
-        runs = []
-        args = inputs((queries, keys, 16, 24, 2))
-        for run, dtype in (
-            (compiled, torch.float32),
-            (function, torch.float32),
-            (function, torch.float64),
-        ):
-            leaves = leaves_of(args, dtype)
-            result = run(*leaves)
-            tangent = torch.ones_like(result).cumsum(-1)
-            runs.append((result.detach(), *torch.autograd.grad(result, leaves, tangent)))
-        ours, eager, exact = runs
+        ours, eager, exact = trainings(compiled, function, inputs((queries, keys, 16, 24, 2)))
         floor = 4 * torch.finfo(torch.float32).eps
         assert off(ours, exact) <= max(1.2 * off(eager, exact), floor)
     compiler = Compiler.of(compiled)

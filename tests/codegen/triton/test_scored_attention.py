@@ -116,6 +116,16 @@ def planned(graph: AtenGraph) -> Plan:
     return schedule(loops, target=GPU)
 
 
+def products_of(graph: AtenGraph) -> list[KernelStep]:
+    """The steps of kernels with a product."""
+    steps = []
+    for step in planned(graph).steps:
+        if isinstance(step, KernelStep) and isinstance(step.kernel, Kernel):
+            if step.kernel.product is not None:
+                steps.append(step)
+    return steps
+
+
 def lowered(graph: AtenGraph) -> list[Contraction]:
     """The contractions of a graph."""
     nodes = lower(graph, supported, target=GPU).nodes
@@ -298,11 +308,7 @@ def test_forms_of_symbolic_lengths(gpu: Gpu) -> None:
     leaves = [torch.randn(2, 4, 256, 64).bfloat16().requires_grad_() for _ in range(3)]
     parts = trained(attention(causal), leaves, (0, 2))
     for graph, count in ((parts.forward, 1), (parts.backward, 2)):
-        steps = []
-        for step in planned(graph).steps:
-            if isinstance(step, KernelStep) and isinstance(step.kernel, Kernel):
-                if step.kernel.product is not None:
-                    steps.append(step)
+        steps = products_of(graph)
         assert len(steps) == count
         kernels = compile_kernels(steps, gpu)
         for step in steps:
@@ -460,11 +466,7 @@ def test_kernels_compile(width: int, gpu: Gpu) -> None:
     leaves = [torch.randn(shape).bfloat16().requires_grad_() for _ in range(3)]
     parts = trained(attention(SCORES["capped"]), leaves)
     for graph, count in ((parts.forward, 1), (parts.backward, 2)):
-        steps = []
-        for step in planned(graph).steps:
-            if isinstance(step, KernelStep) and isinstance(step.kernel, Kernel):
-                if step.kernel.product is not None:
-                    steps.append(step)
+        steps = products_of(graph)
         assert len(steps) == count
         kernels = compile_kernels(steps, gpu)
         for step in steps:
