@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,14 +28,7 @@ from tests.kept.test_programs import PROGRAMS, WITHOUT_A_PROGRAM, X
 PACKAGE = Path(ingot.__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("INGOT_CACHE_DIR", str(tmp_path))
-    store_in.cache_clear()
-    ingot.reset()
-    yield
-    store_in.cache_clear()
-    ingot.reset()
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 # -- what a description is made of -----------------------------------------------------------------

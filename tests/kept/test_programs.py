@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,9 @@ from tests.long import long
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(cache: Path) -> Path:
     """A folder for programs, in which there is none yet."""
-    monkeypatch.setenv("INGOT_CACHE_DIR", str(tmp_path))
-    store_in.cache_clear()
-    ingot.reset()
-    yield tmp_path / "programs"
-    store_in.cache_clear()
-    ingot.reset()
+    return cache / "programs"
 
 
 def called(function: Callable[..., Any], args: Any, **options: Any) -> tuple[Any, str]:

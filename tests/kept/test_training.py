@@ -3,7 +3,7 @@ another, which traces nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 import ingot
 from ingot import pipeline
-from ingot.codegen.store import store_in
 from ingot.compiler import Compiler
 from ingot.kept.programs import FOUND
 from ingot.kept.training import told, understood
@@ -23,14 +22,9 @@ from tests.oracle import tensors_in
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(cache: Path) -> Path:
     """A folder for programs, in which there is none yet."""
-    monkeypatch.setenv("INGOT_CACHE_DIR", str(tmp_path))
-    store_in.cache_clear()
-    ingot.reset()
-    yield tmp_path / "programs"
-    store_in.cache_clear()
-    ingot.reset()
+    return cache / "programs"
 
 
 def compiled(function: Callable[..., Any]) -> Any:
