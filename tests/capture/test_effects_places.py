@@ -81,6 +81,41 @@ def test_attributes_of_a_module_object() -> None:
         assert torch.equal(compiled(X), X * level) and module.level == level
 
 
+def lazy_module(*, keeps: bool) -> types.ModuleType:
+    """One that makes `level` when it is asked for it, and keeps it or not."""
+    module = types.ModuleType("made_when_asked")
+
+    def __getattr__(name: str) -> int:
+        if name != "level":
+            raise AttributeError(name)
+        if keeps:
+            module.level = 3
+        return 3
+
+    module.__getattr__ = __getattr__
+    return module
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_module_that_makes_names_when_they_are_asked_for(keeps: bool) -> None:
+    """What it keeps is an attribute like others; the rest is asked for at each call."""
+    module = lazy_module(keeps=keeps)
+
+    def fn(x):
+        return x * module.level + hasattr(module, "depth")
+
+    compiled = ingot.compile(fn, backend="eager")
+    report = ingot.explain(compiled)(X)
+    assert [each.reason for each in report.breaks] == (
+        [] if keeps else ["attribute 'level' of module made_when_asked, which is computed"]
+    )
+    assert torch.equal(compiled(X), X * 3)
+    module.depth = 1
+    assert torch.equal(compiled(X), X * 3 + 1)
+    module.level = 5
+    assert torch.equal(compiled(X), X * 5 + 1)
+
+
 # -- modules ---------------------------------------------------------------------------------------
 
 

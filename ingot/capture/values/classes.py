@@ -352,10 +352,16 @@ class ModuleObject(ObjectHolder):
             raise session.raised(
                 AttributeError, f"module '{self.object.__name__}' has no attribute '{name}'"
             )
-        if not is_trusted(self.object.__name__):
-            session.guard(ConstSource(vars(self.object)), Kind.ABSENT_KEY, name)
-        value = session.python(getattr, self.object, name)
-        if is_trusted(self.object.__name__):
+        trusted = is_trusted(self.object.__name__)
+        try:
+            value = session.python(getattr, self.object, name)
+        finally:
+            stored = name in vars(self.object)  # by a module that imports names when asked
+            if not trusted and not stored:
+                session.guard(ConstSource(vars(self.object)), Kind.ABSENT_KEY, name)
+        if stored:
+            return self.get_attribute(session, name)
+        if trusted:
             return session.wrap(value, ConstSource(value))
         raise session.unsupported(
             "attribute", f"attribute {name!r} of {self.describe()}, which is computed"
