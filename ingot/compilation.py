@@ -33,7 +33,8 @@ class Log:
     those of the graph passes, and `tuned` what was measured to choose how products are computed.
     `inside` are the logs of the graphs of branches and loops that data decide. `kept` says whether
     the program was found among those that are kept, or why none can be. `compile_again` fills in
-    the artefacts of one that was found.
+    the artefacts that no step has made: of a program that was found, or of all layers of one that
+    was made from some.
     """
 
     aten: AtenGraph | None = None
@@ -48,7 +49,7 @@ class Log:
     tuned: list[str] = field(default_factory=list)
     inside: list[Log] = field(default_factory=list)
     kept: str = ""
-    compile_again: Callable[[], None] | None = None
+    compile_again: Callable[[Log], None] | None = None
 
     def fill(self, again: Log, native: Any) -> None:
         """Takes the artefacts of another log, of a program that does as this one's, which is
@@ -60,8 +61,9 @@ class Log:
 
     def complete(self) -> None:
         """To be called before a report reads the artefacts."""
-        if self.compile_again is not None:
-            self.compile_again()
+        while self.compile_again is not None:
+            again, self.compile_again = self.compile_again, None
+            again(self)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:

@@ -18,6 +18,7 @@ import torch
 
 from ingot.built import Built, CompiledGraph
 from ingot.capture import Captured
+from ingot.capture.inner_calls import unwatched
 from ingot.codegen.llvm.module import compile_kernels
 from ingot.codegen.llvm.prepack import prepack
 from ingot.compilation import Compilation, Log
@@ -26,19 +27,22 @@ from ingot.gradients.backwards import Backwards
 from ingot.gradients.captured_graph import CapturedGraph, wants_gradients
 from ingot.gradients.higher_order import higher_order_program
 from ingot.graph import trace_alike
-from ingot.graph.ambient import Modes
+from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.control_ops import Compiled, control_flow, control_nodes
 from ingot.graph.differentiation import forget_histories, new_leaves
 from ingot.graph.joint import trace_joint
+from ingot.graph.layers import shorter, tells_all
 from ingot.graph.memory_budget import BUDGET
 from ingot.graph.nodes import fake_result
 from ingot.graph.output_windows import output_window, size_places
 from ingot.graph.partition import partition
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
 from ingot.graph.symbols import to_expr
+from ingot.graph.tracing import trace
 from ingot.loops import ops
 from ingot.loops.expr import Symbol
+from ingot.loops.layers import NotAlike
 from ingot.loops.lowering import lower
 from ingot.loops.sides import device_of
 from ingot.loops.target import CPU, GPU, Target
@@ -93,6 +97,10 @@ def compile_inference(
     captured: Captured, log: Log, options: Options, frozen: Mapping[int, torch.Tensor]
 ) -> CompiledGraph:
     """A captured graph without gradients: trace, build, and the views among its outputs."""
+    if not frozen and _may_be_shorter(captured, options):
+        layered = _compile_layers(captured, log, options)
+        if layered is not None:
+            return layered
     context, fakes = captured.context, [i.fake for i in captured.inputs]
     with log.stage("trace"):
         aten = log.aten = trace_alike(captured.graph_module, fakes, context, frozen)
@@ -102,6 +110,43 @@ def compile_inference(
         return CompiledGraph(built.run, built)
     views = windows_by_sizes(windows, size_places(windows, aten.symbols, aten.outputs))
     return CompiledGraph(WithWindows(built.run, views, len(aten.outputs)), built)
+
+
+def _may_be_shorter(captured: Captured, options: Options) -> bool:
+    """Whether a few layers of a program may stand for all."""
+    context = captured.context
+    varies = context.shapes.hints or context.shapes.unbacked.roots
+    is_plain = not (varies or options.freeze or options.tunes)
+    return is_plain and _device(captured.graph_module.graph).type == "cpu"
+
+
+def _compile_layers(captured: Captured, log: Log, options: Options) -> CompiledGraph | None:
+    """The same by way of a graph with fewer of the layers that are alike. None where it has few, or
+    where the others cannot be told from some."""
+    module, fakes = captured.graph_module, [i.fake for i in captured.inputs]
+    with log.stage("trace"):
+        short = shorter(module, fakes)
+        if short is None:
+            return None
+        aten = trace(short.module, short.fakes, captured.context)
+    if not tells_all(aten) or _detached_windows(aten, short.fakes):
+        return None
+    aten.layers = short.layers
+    try:
+        built = build(aten, log, options)
+    except NotAlike:
+        return None
+    modes = Modes.now()
+
+    def show_all(log: Log) -> None:
+        with unwatched(), undisturbed(), preserved():
+            modes.set()
+            whole = log.aten = trace_alike(module, fakes, captured.context)
+            log.loops = lower(whole, fast_libraries=options.numerics == "fast")
+        log.rewrites = whole.rewrites
+
+    log.compile_again = show_all
+    return CompiledGraph(built.run, built)
 
 
 def compile_training(

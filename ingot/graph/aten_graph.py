@@ -20,6 +20,7 @@ from ingot.graph.shape_context import ShapeContext
 from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import Check
 from ingot.loops.expr import Symbol
+from ingot.loops.layers import Layers
 from ingot.sequences import present
 from ingot.torch_private import aten
 
@@ -84,6 +85,7 @@ class AtenGraph:
 
     `copies` are components of the program that are not in the graph, since they are like one that
     is: a list for each of these. An output of a copy has the spec of the output that it is like.
+    With `layers` the graph has only some of those of the program.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class AtenGraph:
         self.shapes = shapes
         self.seconds: dict[str, float] = {}  # by pass
         self.copies: list[list[Copy]] = []
+        self.layers: Layers | None = None
         self.lends: frozenset[int] = frozenset()
         self.uncounted: frozenset[int] = frozenset()
         self.rewrites: list[str] = []  # what the passes removed and added, in order

@@ -11,10 +11,15 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch.fx import Node
+from torch.fx.immutable_collections import immutable_list
 
 from ingot.graph.fakes import FakeTensor, look_of, storage_key
 
-_PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format))
+_PLAIN = frozenset(
+    (int, bool, str, type(None), type(...), torch.dtype, torch.layout, torch.memory_format)
+)
+
+_SEQUENCES = frozenset((tuple, list, torch.Size, immutable_list))
 
 
 def extend_key(values: Iterable[Any], key: list[Any], fakes: list[Any]) -> bool:
@@ -35,9 +40,12 @@ def extend_key(values: Iterable[Any], key: list[Any], fakes: list[Any]) -> bool:
             key.append(value)
         elif kind is float:
             key.append(value.hex())  # in which 0.0 and -0.0 differ
-        elif kind is tuple or kind is list or kind is torch.Size:
+        elif kind in _SEQUENCES:
             key.append(len(value))
             if not extend_key(value, key, fakes):
+                return False
+        elif kind is slice:
+            if not extend_key((value.start, value.stop, value.step), key, fakes):
                 return False
         elif kind is torch.device and (value.type == "cpu" or value.index is not None):
             key.append(value)

@@ -176,10 +176,10 @@ class _Again:
         """Has a report compile the graph, to show what it went through."""
         self._compilation.log.compile_again = functools.partial(self._fill, native)
 
-    def _fill(self, native: Any) -> None:
+    def _fill(self, native: Any, log: Log) -> None:
         """Fills in the log of the program that was found, which is `native`."""
         _, again = self.compiled()
-        self._compilation.log.fill(again.log, native)
+        log.fill(again.log, native)
         self._compilation.backward = again.backward
         self._compilation.partial_backwards = again.partial_backwards
 

@@ -18,6 +18,7 @@ import torch
 
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol
 from ingot.loops.folds import FOLDS_OF
+from ingot.loops.layers import Layers
 from ingot.loops.spaces import address_of
 
 if TYPE_CHECKING:
@@ -659,8 +660,9 @@ class LoopGraph:
     that of a result once they have been read for the last time. `addressed` names the inputs of
     which elements are counted from where their storage begins, by as_strided: these may lie before
     or behind the input's own. `copies` are parts of the program that are like a part of the graph,
-    a list for each such part: the inputs and outputs that take the place of others in it. The graph
-    has no nodes for them.
+    which alone has nodes: a list for each, of the inputs and outputs that take the place of others.
+    With `layers` nodes and inputs are those of some layers of the program, until the others are
+    added.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -677,6 +679,7 @@ class LoopGraph:
     addressed: set[str] = field(default_factory=set)
     checks: list[tuple[Expr, str, Expr, str]] = field(default_factory=list)
     copies: list[list[dict[str, str]]] = field(default_factory=list)
+    layers: Layers | None = None
 
     @property
     def returned(self) -> set[str]:

@@ -30,6 +30,7 @@ from ingot.schedule.horizontal import side_by_side
 from ingot.schedule.in_place import without_copies_to_write
 from ingot.schedule.inline import inlined
 from ingot.schedule.kernel import Kernel, anonymous
+from ingot.schedule.layers import with_all_layers
 from ingot.schedule.memory import lenders_of, plan_memory
 from ingot.schedule.offsets import begun_at_offsets
 from ingot.schedule.placement import without_result_copies
@@ -73,7 +74,7 @@ def _plan(groups: list[Group], graph: LoopGraph, target: Target, frugal: bool) -
     steps = []
     for group, own, lent in zip(groups, internal, loans):
         steps.append(_step(group, graph, own, lent, CPU if group.on_host else target))
-    steps, graph = with_copies(steps, graph)
+    steps, graph = with_all_layers(*with_copies(steps, graph))
     steps = _with_unique_names(side_by_side(steps, graph, target))
     lenders = {}
     if frugal:

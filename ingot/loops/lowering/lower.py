@@ -394,6 +394,7 @@ class _Walk:
             [self.copy(copy, outputs) for copy in copies] for copies in self.aten.copies
         ]
         graph.outputs = [outputs[k] for k in range(len(outputs))]
+        graph.layers = self.aten.layers
 
     def input_names(self, positions: Iterable[int]) -> set[str]:
         result = set()

@@ -1,0 +1,335 @@
+"""Programs of many layers that are alike: a few of them are traced and scheduled, and the plan that
+is made longer is that of all; what is computed is what eager computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import ingot
+from ingot.compilation import Log
+from ingot.compiler import Compiler
+from ingot.graph import layers
+from ingot.schedule.kernel import anonymous
+from ingot.schedule.plan import KernelStep
+
+MANY = 11
+X = torch.randn(6, 16, generator=torch.Generator().manual_seed(0))
+
+
+def weights(count: int, *sizes: tuple[int, ...]) -> list[list[Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    result = []
+    for _ in range(count):
+        result.append([torch.randn(size, generator=generator) / 4 for size in sizes])
+    return result
+
+
+def log_of(fn: Callable[..., Any], *args: Any) -> Log:
+    """What was written down when a call was compiled, which gives what eager gives."""
+    compiled = ingot.compile(fn, fullgraph=True)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(compiled(*args), fn(*args))
+    compiler: Compiler = Compiler.of(compiled)
+    return compiler.compilations[-1].log
+
+
+def is_shorter(log: Log) -> bool:
+    """Whether the plan was made from some of the layers."""
+    return log.plan is not None and log.plan.graph.layers is not None
+
+
+def shape_of(log: Log) -> list[Any]:
+    """What each step of a plan does, and to which buffers, numbered by their first use."""
+    assert log.plan is not None
+    numbers: dict[str, int] = {}
+    graph, result = log.plan.graph, []
+    for k, name in enumerate(graph.inputs):
+        numbers[name] = k
+    for step in log.plan.steps:
+        if isinstance(step, KernelStep):
+            names = [numbers.setdefault(name, len(numbers)) for name in step.arguments]
+            result.append((anonymous(step.kernel, True), names, step.extent, step.offsets))
+        else:
+            reads = [numbers[name] for name in sorted(step.node.reads(), key=numbers.__getitem__)]
+            for name in filter(None, step.node.targets):
+                numbers.setdefault(name, len(numbers))
+            result.append((step.node.function, reads, len(step.node.targets)))
+    return [*result, [numbers[view.buffer] for view in graph.outputs]]  # type: ignore[union-attr]
+
+
+def residual(x, blocks):
+    for w, b in blocks:
+        x = x + torch.relu(F.linear(x, w, b))
+    return x.sum(-1)
+
+
+def norms(x, blocks):
+    for w, b in blocks:
+        x = F.layer_norm(x, (16,), b, b) @ w
+    return x
+
+
+def two_states(x, blocks):
+    y = x.cos()
+    for w, b in blocks:
+        x, y = y @ w, x + b
+    return x, y
+
+
+def each_is_returned(x, blocks):
+    seen = []
+    for w, b in blocks:
+        x = torch.tanh(x @ w + b)
+        seen.append(x)
+    return [x.sum(), *seen]
+
+
+def sums_are_returned(x, blocks):
+    sums = []
+    for w, b in blocks:
+        x = torch.tanh(x @ w + b)
+        sums.append(x.sum(0))
+    return sums, x
+
+
+def a_mask_for_all(x, blocks):
+    mask = torch.ones(6, 6).tril().log()
+    for w, b in blocks:
+        x = torch.softmax(x @ x.T + mask, -1) @ (x @ w) + b
+    return x
+
+
+def pairs(x, blocks):
+    for k, (w, b) in enumerate(blocks):
+        x = x + torch.relu(x @ w) if k % 2 else x * torch.sigmoid(x @ w + b)
+    return x
+
+
+def one_weight(x, blocks):
+    w, b = blocks[0]
+    for _ in blocks:
+        x = torch.tanh(x @ w + b)
+    return x
+
+
+def in_place(x, blocks):
+    x = x.clone()
+    for w, _ in blocks:
+        x.add_(torch.relu(x @ w))
+        x[:, 0].mul_(0.5)
+    return x
+
+
+def what_went_in(x, blocks):
+    first = x.exp()
+    y = first
+    for w, b in blocks:
+        y = torch.tanh(y @ w + b)
+    return y + first
+
+
+def dead_weights(x, blocks):
+    for w, b in blocks:
+        x = torch.tanh(x @ w)
+        b + 1
+    return x
+
+
+ALIKE = [
+    residual,
+    norms,
+    each_is_returned,
+    sums_are_returned,
+    a_mask_for_all,
+    one_weight,
+    dead_weights,
+]
+
+
+@pytest.mark.parametrize("fn", ALIKE)
+def test_the_longer_plan_is_that_of_all_layers(fn, monkeypatch):
+    blocks = weights(MANY, (16, 16), (16,))
+    short = log_of(fn, X, blocks)
+    assert is_shorter(short)
+    monkeypatch.setattr(layers, "FEWEST", 99)
+    ingot.reset()
+    whole = log_of(fn, X, blocks)
+    assert not is_shorter(whole)
+    assert shape_of(short) == shape_of(whole)
+
+
+@pytest.mark.parametrize("fn", [residual, each_is_returned, one_weight])
+@pytest.mark.parametrize("count", [1, 7, 9, 24])
+def test_any_number_of_layers(fn, count):
+    log = log_of(fn, X, weights(count, (16, 16), (16,)))
+    assert is_shorter(log) == (count > layers.FEWEST)
+
+
+def test_layers_of_several_kinds_in_turn():
+    assert is_shorter(log_of(pairs, X, weights(20, (16, 16), (16,))))
+
+
+def the_third_is_returned(x, blocks):
+    third = x
+    for k, (w, b) in enumerate(blocks):
+        x = torch.tanh(x @ w + b)
+        if k == 3:
+            third = x
+    return x, third
+
+
+def a_layer_reads_two(x, blocks):
+    before = x
+    for w, _ in blocks:
+        x, before = torch.tanh(x @ w + before), x
+    return x
+
+
+def the_behind_reads_a_weight(x, blocks):
+    for w, b in blocks:
+        x = torch.tanh(x @ w + b)
+    return x @ blocks[4][0]
+
+
+def the_before_reads_weights(x, blocks):
+    scales = [b.sum() for _, b in blocks]
+    for (w, b), scale in zip(blocks, scales):
+        x = torch.tanh(x @ w + b) * scale
+    return x
+
+
+def all_are_joined(x, blocks):
+    seen = []
+    for w, b in blocks:
+        x = torch.tanh(x @ w + b)
+        seen.append(x)
+    return torch.stack(seen)
+
+
+def they_count(x, blocks):
+    for k, (w, b) in enumerate(blocks):
+        x = torch.tanh(x @ w + b) * (1 + k / 8)
+    return x
+
+
+def later_weights_are_read(x, blocks):
+    for k in range(len(blocks) - 1):
+        x = torch.tanh(x @ blocks[k][0] + blocks[k + 1][1])
+    return x
+
+
+def weights_go_backwards(x, blocks):
+    for (w, _), (_, b) in zip(blocks, reversed(blocks)):
+        x = torch.tanh(x @ w + b)
+    return x
+
+
+def weights_are_written(x, blocks):
+    for w, b in blocks:
+        x = torch.tanh(x @ w + b)
+        b.mul_(0.5)
+    return x
+
+
+def results_are_weights(x, blocks):
+    for w, b in blocks:
+        x = torch.tanh(x @ w + b)
+    return x, [w for w, _ in blocks]
+
+
+def random_numbers(x, blocks):
+    for w, b in blocks:
+        x = F.dropout(x @ w + b, 0.5)
+    return x
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        the_third_is_returned,
+        a_layer_reads_two,
+        two_states,
+        in_place,
+        the_behind_reads_a_weight,
+        the_before_reads_weights,
+        all_are_joined,
+        they_count,
+        later_weights_are_read,
+        weights_go_backwards,
+        what_went_in,
+        results_are_weights,
+    ],
+)
+def test_what_is_not_known_to_be_alike_is_right(fn):
+    log_of(fn, X, weights(MANY, (16, 16), (16,)))
+
+
+def test_weights_that_share_memory():
+    together = torch.randn(MANY, 16, 16, generator=torch.Generator().manual_seed(1)) / 4
+    blocks = [[w, w[0]] for w in together]
+    assert not is_shorter(log_of(residual, X, blocks))
+
+
+def test_weights_that_are_written():
+    ours, theirs = weights(MANY, (16, 16), (16,)), weights(MANY, (16, 16), (16,))
+    compiled = ingot.compile(weights_are_written, fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(X, ours), weights_are_written(X, theirs))
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_random_numbers_come_in_order():
+    blocks = weights(MANY, (16, 16), (16,))
+    compiled = ingot.compile(random_numbers, fullgraph=True)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        expected = random_numbers(X, blocks)
+        torch.manual_seed(seed)
+        torch.testing.assert_close(compiled(X, blocks), expected)
+
+
+class Convolutional(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+            for _ in range(count)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x.mean((2, 3))
+
+
+def test_convolutions():
+    torch.manual_seed(0)
+    model = Convolutional(MANY).eval()
+    assert is_shorter(log_of(model, torch.randn(2, 8, 7, 7)))
+
+
+def test_weights_may_change_behind_the_compilation():
+    blocks = weights(MANY, (16, 16), (16,))
+    compiled = ingot.compile(residual, fullgraph=True)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(X, blocks), residual(X, blocks))
+        for w, _ in blocks:
+            w.mul_(0.9)
+    others = weights(MANY + 1, (16, 16), (16,))
+    torch.testing.assert_close(compiled(X, others), residual(X, others))
+
+
+def test_reports_show_all_layers():
+    log = log_of(residual, X, weights(MANY, (16, 16), (16,)))
+    assert is_shorter(log)
+    log.complete()
+    assert log.aten is not None and log.loops is not None
+    assert len(log.aten.inputs) == len(log.loops.inputs) == 1 + 2 * MANY
+    assert log.compile_again is None
