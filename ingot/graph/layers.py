@@ -261,8 +261,7 @@ class _Shortening:
         self.graph.output(tuple(map(self._of, at(outputs, places))))
         order = {node: k for k, node in enumerate(self.placeholders)}
         layers = Layers(
-            KEPT,
-            stretch.count,
+            stretch.count - KEPT,
             tuple(inputs),
             tuple([tuple(at(order, row)) for row in self.rows]),
             tuple(places),
