@@ -22,21 +22,24 @@ from ingot.capture.inner_calls import unwatched
 from ingot.codegen.llvm.module import compile_kernels
 from ingot.codegen.llvm.prepack import prepack
 from ingot.compilation import Compilation, Log
-from ingot.errors import unsupported
+from ingot.errors import Unsupported, unsupported
 from ingot.gradients.backwards import Backwards
 from ingot.gradients.captured_graph import CapturedGraph, wants_gradients
 from ingot.gradients.higher_order import higher_order_program
+from ingot.gradients.layered import LayeredBackwards, Whole, show_whole
 from ingot.graph import trace_alike
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.control_ops import Compiled, control_flow, control_nodes
 from ingot.graph.differentiation import forget_histories, new_leaves
+from ingot.graph.fake_context import FakeContext
 from ingot.graph.joint import trace_joint
 from ingot.graph.layers import shorter, tells_all
-from ingot.graph.memory_budget import BUDGET
+from ingot.graph.longer import repeated, with_all_layers
+from ingot.graph.memory_budget import BUDGET, WHOLE
 from ingot.graph.nodes import fake_result
 from ingot.graph.output_windows import output_window, size_places
-from ingot.graph.partition import partition
+from ingot.graph.partition import Partition, partition
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
 from ingot.graph.symbols import to_expr
 from ingot.graph.tracing import trace
@@ -97,11 +100,11 @@ def compile_inference(
     captured: Captured, log: Log, options: Options, frozen: Mapping[int, torch.Tensor]
 ) -> CompiledGraph:
     """A captured graph without gradients: trace, build, and the views among its outputs."""
-    if not frozen and _may_be_shorter(captured, options):
+    context, fakes = captured.context, [i.fake for i in captured.inputs]
+    if not frozen and _may_be_shorter(captured.graph_module, context, options):
         layered = _compile_layers(captured, log, options)
         if layered is not None:
             return layered
-    context, fakes = captured.context, [i.fake for i in captured.inputs]
     with log.stage("trace"):
         aten = log.aten = trace_alike(captured.graph_module, fakes, context, frozen)
     built = build(aten, log, options, context.shapes.hints)
@@ -112,12 +115,11 @@ def compile_inference(
     return CompiledGraph(WithWindows(built.run, views, len(aten.outputs)), built)
 
 
-def _may_be_shorter(captured: Captured, options: Options) -> bool:
+def _may_be_shorter(module: torch.fx.GraphModule, context: FakeContext, options: Options) -> bool:
     """Whether a few layers of a program may stand for all."""
-    context = captured.context
     varies = context.shapes.hints or context.shapes.unbacked.roots
-    is_plain = not (varies or options.freeze or options.tunes)
-    return is_plain and _device(captured.graph_module.graph).type == "cpu"
+    is_plain = not (varies or options.freeze or options.tunes or BUDGET in module.meta)
+    return is_plain and _device(module.graph).type == "cpu"
 
 
 def _compile_layers(captured: Captured, log: Log, options: Options) -> CompiledGraph | None:
@@ -138,14 +140,12 @@ def _compile_layers(captured: Captured, log: Log, options: Options) -> CompiledG
         return None
     modes = Modes.now()
 
-    def show_all(log: Log) -> None:
+    def whole() -> AtenGraph:
         with unwatched(), undisturbed(), preserved():
             modes.set()
-            whole = log.aten = trace_alike(module, fakes, captured.context)
-            log.loops = lower(whole, fast_libraries=options.numerics == "fast")
-        log.rewrites = whole.rewrites
+            return trace_alike(module, fakes, captured.context)
 
-    log.compile_again = show_all
+    show_whole(log, whole)
     return CompiledGraph(built.run, built)
 
 
@@ -158,6 +158,11 @@ def compile_training(
     """A captured graph that records gradients: differentiate, partition, build the forward, and
     join it to its backward programs. These are built when they are first asked for."""
     require(GRADIENTS)
+    saves_all = options.memory_budget in (None, WHOLE)
+    if saves_all and _may_be_shorter(graph.module, graph.context, options):
+        layered = _compile_training_layers(graph, compilation, options)
+        if layered is not None:
+            return layered
     with compilation.log.stage("differentiate"):
         joint = trace_joint(graph.module, graph.fakes, graph.context)
         forget_histories(graph.module)
@@ -169,15 +174,61 @@ def compile_training(
     run: Callable[..., Sequence[Any]] = built.run
     if contract.tangents or contract.refused_outputs:
         build_backward = functools.partial(build, options=options, frugal=True)
-        compile_vjp = functools.partial(compile_training, options=options)
         backwards = Backwards(graph, cut, contract, compilation, build_backward)
-        higher_order = higher_order_program(graph, cut, backwards, compilation, compile_vjp)
-        if built.replayed is not None:
-            built.replayed.visible = len(contract.outputs)
-        run = TrainingProgram(run, contract, backwards, higher_order)
+        run = _with_gradients(built, graph, cut, backwards, compilation, options)
     if contract.windows:
         places = contract.window_places if contract.views else {}
         run = WithWindows(run, windows_by_sizes(contract.views, places), contract.user_outputs)
+    return CompiledGraph(run, built)
+
+
+def _with_gradients(
+    built: Built,
+    graph: CapturedGraph,
+    cut: Partition,
+    backwards: Backwards | LayeredBackwards,
+    compilation: Compilation,
+    options: Options,
+) -> TrainingProgram:
+    """A forward that was built, with its backwards."""
+    compile_vjp = functools.partial(compile_training, options=options)
+    higher_order = higher_order_program(graph, cut, backwards, compilation, compile_vjp)
+    if built.replayed is not None:
+        built.replayed.visible = len(backwards.contract.outputs)
+    return TrainingProgram(built.run, backwards.contract, backwards, higher_order)
+
+
+def _compile_training_layers(
+    graph: CapturedGraph, compilation: Compilation, options: Options
+) -> CompiledGraph | None:
+    """The same by way of a graph with fewer of the layers that are alike. None where it has few, or
+    where the others cannot be told from some."""
+    log, context = compilation.log, graph.context
+    with log.stage("differentiate"):
+        short = shorter(graph.module, graph.fakes)
+        if short is None:
+            return None
+        try:
+            joint = trace_joint(short.module, short.fakes, context)
+            cut = partition(joint)
+            if not (tells_all(cut.forward) and tells_all(cut.backward) and joint.contract.tangents):
+                return None
+            whole = Whole.of(cut, short.layers)
+        except (NotAlike, Unsupported):
+            return None
+        forward, some = cut.forward, graph._replace(module=short.module, fakes=short.fakes)
+    forward.layers = whole.forward
+    build_backward = functools.partial(build, options=options, frugal=True)
+    try:
+        built = build(forward, log, options, frugal=True)
+        backwards = LayeredBackwards(whole, some, compilation, build_backward)
+    except NotAlike:
+        return None
+    forget_histories(graph.module)
+    forget_histories(short.module)
+    to_whole = repeated(forward, whole.forward)
+    show_whole(log, functools.partial(with_all_layers, forward, to_whole))
+    run = _with_gradients(built, graph, cut, backwards, compilation, options)
     return CompiledGraph(run, built)
 
 

@@ -35,7 +35,7 @@ def _ops(of: random.Random) -> Op:
             8: lambda: torch.softmax(x, -1) * scale,
             9: lambda: x - x.mean(0, keepdim=True),
             10: lambda: torch.cat([x[:, 3:], y[:, :3]], -1),
-            11: lambda: (x.view(2, 2, WIDTH).transpose(0, 1).reshape(ROWS, WIDTH) + own["a"]),
+            11: lambda: x.view(2, 2, WIDTH).transpose(0, 1).reshape(ROWS, WIDTH) + own["a"],
         }
         return results[kind]()
 

@@ -20,6 +20,7 @@ from ingot.errors import unsupported
 from ingot.gradients.backwards import Backwards
 from ingot.gradients.captured_graph import CapturedGraph
 from ingot.gradients.eager_backward import unsupported_by
+from ingot.gradients.layered import LayeredBackwards
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.differentiation import vjp
 from ingot.graph.fakes import FakeTensor
@@ -39,7 +40,7 @@ CompileTraining = Callable[[CapturedGraph, Compilation], CompiledGraph]
 def higher_order_program(
     graph: CapturedGraph,
     cut: Partition,
-    backwards: Backwards,
+    backwards: Backwards | LayeredBackwards,
     compilation: Compilation,
     compile_training: CompileTraining,
 ) -> HigherOrderProgram:
@@ -76,7 +77,7 @@ class _VjpCompiler(NamedTuple):
     """Compiles the gradients of one captured graph as a graph that records gradients itself."""
 
     graph: CapturedGraph
-    backwards: Backwards
+    backwards: Backwards | LayeredBackwards
     compilation: Compilation
     compile_training: CompileTraining
 

@@ -77,7 +77,6 @@ class Partition:
     values: tuple[Node, ...]
     symbols: dict[Symbol, Place]
     decided: tuple[Symbol, ...]
-    is_late: bool  # what the backward computes again, it does right before it is needed
 
     @property
     def draws(self) -> bool:
@@ -126,15 +125,14 @@ def partition(joint: JointGraph, budget: float | None = None) -> Partition:
             symbols[symbol] = place
     decided = _decided_by_forward(whole, late, symbols)
     forward = _forward(joint, kept, decided, late)
-    is_late = is_less or any(map(is_checkpointed, whole.graph.nodes))
-    backward = _backward(joint, values, saved, [*symbols, *decided], is_late)
+    backward = _backward(joint, values, saved, [*symbols, *decided])
     if backward.checks:
         raise unsupported(
             "late-error",
             f"{backward.checks[0]} is checked in the backward",
             backward.checks[0].where,
         )
-    return Partition(joint, forward, backward, saved, tuple(values), symbols, decided, is_late)
+    return Partition(joint, forward, backward, saved, tuple(values), symbols, decided)
 
 
 def _kept_bytes(slots: Container[Node], values: Sequence[Node]) -> int:
@@ -223,7 +221,7 @@ def partial_backward(cut: Partition, joint: JointGraph) -> AtenGraph | None:
         runs_once = node not in late and must_run(node) and not is_checkpointed(node)
         if runs_once or node in primals:
             return None
-    backward = _backward(joint, values, cut.saved, [*cut.symbols, *cut.decided], cut.is_late)
+    backward = _backward(joint, values, cut.saved, [*cut.symbols, *cut.decided])
     if backward.checks:
         return None
     return backward
@@ -389,15 +387,14 @@ def _copied(
     return copies
 
 
-def _copied_with_regions(
+def _copied_when_needed(
     whole: AtenGraph,
     inputs: dict[Node, Node],
     graph: Graph,
     roots: Sequence[Node],
     late: set[Node],
 ) -> dict[Node, Node]:
-    """The same for a backward that computes checkpointed regions again: each value right before it
-    is needed."""
+    """The same for a backward: what it computes again, it does right before it is needed."""
     needed = ancestors(roots, inputs)
     order = order_of(whole.graph)
     copies = dict(inputs)
@@ -453,7 +450,6 @@ def _backward(
     values: list[Node],
     saved: Sequence[Slot],
     symbols: Iterable[Symbol],
-    is_late: bool,
 ) -> AtenGraph:
     """The backward that takes these values of the joint graph from the slots `saved`."""
     whole, tangents, graph = joint.aten, joint.tangents, Graph()
@@ -471,10 +467,7 @@ def _backward(
         graph.placeholder(f"size_{symbol}").meta.update(val=whole.shapes.wrap(symbol), where="")
     late, gradients = _late(whole.graph, tangents), joint.gradients
     roots = [*nodes_of(gradients), *_acting(whole.graph, late)]
-    if is_late:
-        copies = _copied_with_regions(whole, inputs, graph, roots, late)
-    else:
-        copies = _copied(whole, inputs, graph, roots)
+    copies = _copied_when_needed(whole, inputs, graph, roots, late)
     # a gradient is never an alias, not even of a tangent
     specs = []
     for spec in gradients:

@@ -74,14 +74,12 @@ class Repeated(Generic[Name]):
 
     def __init__(self, line: Line[Name], layers: Layers) -> None:
         self.line, self.layers, self.more = line, layers, layers.left_out
-        for is_forward in (True, False):
-            self._inputs = _Inputs(line, layers, is_forward)
-            found = _second_stretch(line, self._inputs)
-            if found is not None:
-                break
-        else:
+        forward, backward = _Inputs(line, layers, True), _Inputs(line, layers, False)
+        stretches = [_Stretches.longest(line, inputs) for inputs in (forward, backward)]
+        best = max(filter(None, stretches), key=len, default=None)
+        if best is None:
             raise NotAlike("nothing follows itself as layers do")
-        self.second, self.following = found
+        self._inputs, self.second, self.following = best.inputs, best.second, best.following
         self.first = range(self.second.start - len(self.second), self.second.start)
         made_at: dict[Name, int] = {}
         for k, names in enumerate(line.writes):
@@ -144,15 +142,12 @@ class Repeated(Generic[Name]):
         return [(k, Copied(name, number)) for number in copies]
 
     def chains(self) -> list[list[int]]:
-        """The outputs that layers have in one place, in the order of the layers, among those that
-        belong to none of the rows."""
-        in_rows: set[int] = set()
-        shown = {place: k for k, place in enumerate(self.layers.outputs)}
-        for row in self.layers.output_rows:
-            in_rows.update(shown[place] for place in self.layers.shown(row))
+        """The outputs that layers have in one place, in the order of the layers, of those whose
+        position in the program is not known yet."""
         position: dict[Name, int] = {}
-        for k, name in enumerate(self.line.outputs):
-            if k not in in_rows and name is not None:
+        for k in range(len(self.layers.outputs), len(self.line.outputs)):
+            name = self.line.outputs[k]
+            if name is not None:
                 position.setdefault(name, k)
         followed = {other for one, other in self.following.items() if one in position}
         chains = []
@@ -288,27 +283,40 @@ class _Inputs(Generic[Name]):
 # -- finding the stretches -------------------------------------------------------------------------
 
 
-def _second_stretch(
-    line: Line[Name], inputs: _Inputs[Name]
-) -> tuple[range, dict[Name, Name]] | None:
-    """The second of two stretches that do the same, in the midst of all that do, and for the values
-    of all these the ones that follow them."""
-    kinds, names = line.kinds, line.names
-    best: tuple[int, int, int, dict[Name, Name]] | None = None
-    for length in periods(kinds):
-        begin, following = length, dict[Name, Name]()
-        for k in range(length, len(kinds) + 1):
-            if k < len(kinds) and kinds[k - length] == kinds[k]:
-                if _follow(names[k - length], names[k], following, inputs):
-                    continue
-            if k - begin >= length and (best is None or k - begin > best[1] - best[0]):
-                best = begin, k, length, following
-            begin, following = k + 1, {}
-    if best is None:
-        return None
-    begin, end, length, following = best
-    first = (begin + end - length) // 2
-    return range(first, first + length), following
+@dataclass(frozen=True)
+class _Stretches(Generic[Name]):
+    """The items from `begin` to `end` do what those `length` before them do, to the values that
+    are `following` in place of theirs."""
+
+    inputs: _Inputs[Name]
+    begin: int
+    end: int
+    length: int
+    following: dict[Name, Name]
+
+    @classmethod
+    def longest(cls, line: Line[Name], inputs: _Inputs[Name]) -> _Stretches[Name] | None:
+        kinds, names = line.kinds, line.names
+        best: _Stretches[Name] | None = None
+        for length in periods(kinds):
+            begin, following = length, dict[Name, Name]()
+            for k in range(length, len(kinds) + 1):
+                if k < len(kinds) and kinds[k - length] == kinds[k]:
+                    if _follow(names[k - length], names[k], following, inputs):
+                        continue
+                if k - begin >= length and (best is None or k - begin > len(best)):
+                    best = cls(inputs, begin, k, length, following)
+                begin, following = k + 1, {}
+        return best
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def second(self) -> range:
+        """The second of two stretches, in the midst of all."""
+        first = (self.begin + self.end - self.length) // 2
+        return range(first, first + self.length)
 
 
 def periods(kinds: Sequence[int]) -> list[int]:

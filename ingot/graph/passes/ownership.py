@@ -60,8 +60,12 @@ def _reads_through(node: Node, mutated: set[Node]) -> bool:
 
 
 def _clone(graph: AtenGraph, node: Node) -> Node:
+    """A clone where its value is at hand, so that layers that are alike stay so."""
     value: FakeTensor = fake_result(node)
     fake = new_fake(value.shape, value, strides=value.stride())
     meta = {"val": fake, "where": node.meta.get("where", "")}
-    with graph.graph.inserting_before(graph.graph.output_node()):
+    before = node.next
+    if node.op == "placeholder":
+        before = min(node.users, default=graph.graph.output_node())
+    with graph.graph.inserting_before(before):
         return add_call(graph.graph, aten.clone.default, (node,), meta)

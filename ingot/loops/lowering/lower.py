@@ -225,12 +225,19 @@ class _Walk:
             raise CompilerBug(
                 "lower", "a result without users is used", str(node), node.meta.get("where", "")
             )
-        if self.returned in node.users and value.root is value:
-            self.lw.realize(value)  # where it is computed, not at the end
+        if self.returned in node.users:  # where it is computed, not at the end
+            if value.root is value:
+                self.lw.realize(value)
+            elif node.target is aten.clone.default and self.is_outside(value.root.buffer):
+                value = self.lw.copied(value)
         if node in self.addressed and value.root is not value:
             # as_strided counts from the beginning of the node's own memory
             value = self.lw.copied(value)
         return self.lw.finish(value, sum(not _surrounds(user, node) for user in node.users))
+
+    def is_outside(self, buffer: str | None) -> bool:
+        """Whether a buffer is none of the program's own."""
+        return buffer is not None and not self.lw.graph.is_temporary(buffer)
 
     def check(self, node: torch.fx.Node) -> None:
         """Have all of a value computed whose computation may be an error, where no user does so
