@@ -375,15 +375,21 @@ def _ahead(
 # -- the two graphs --------------------------------------------------------------------------------
 
 
-def _copied(
-    whole: AtenGraph, inputs: dict[Node, Node], graph: Graph, roots: Iterable[Node]
+def _copied_when_known(
+    joint: JointGraph, inputs: dict[Node, Node], graph: Graph, roots: Iterable[Node]
 ) -> dict[Node, Node]:
-    """Copies into `graph` what the roots depend on, up to the nodes that its `inputs` stand for."""
+    """Copies into `graph` what the roots depend on, up to the nodes that its `inputs` stand for:
+    what was traced for the gradients right behind what it is computed from."""
     needed = ancestors(roots, inputs)
+    order = order_of(joint.aten.graph)
+    place: dict[Node, int] = {}
+    for node in joint.aten.graph.nodes:
+        place[node] = order[node]
+        if node in needed and node.name not in joint.names and not must_run(node):
+            place[node] = max(map(place.__getitem__, node.all_input_nodes), default=order[node])
     copies = dict(inputs)
-    for node in whole.graph.nodes:
-        if node in needed:
-            copies[node] = copied(graph, node, copies.__getitem__)
+    for node in sorted(needed, key=lambda node: (place[node], order[node])):
+        copies[node] = copied(graph, node, copies.__getitem__)
     return copies
 
 
@@ -394,7 +400,7 @@ def _copied_when_needed(
     roots: Sequence[Node],
     late: set[Node],
 ) -> dict[Node, Node]:
-    """The same for a backward: what it computes again, it does right before it is needed."""
+    """The same for a backward, which computes what it does again right before it is needed."""
     needed = ancestors(roots, inputs)
     order = order_of(whole.graph)
     copies = dict(inputs)
@@ -430,9 +436,8 @@ def _forward(
     for node in whole.graph.nodes:
         if node not in late and must_run(node):
             runs.append(node)
-    copies = _copied(
-        whole, inputs, graph, [*nodes_of(joint.results), *final.values(), *kept, *runs]
-    )
+    roots = [*nodes_of(joint.results), *final.values(), *kept, *runs]
+    copies = _copied_when_known(joint, inputs, graph, roots)
     specs = []
     for spec in joint.results:
         specs.append(_on_copy(spec, copies))
