@@ -22,7 +22,7 @@ from ingot.graph.call_keys import extend_key
 from ingot.graph.fakes import FakeTensor, look_of, storage_key
 from ingot.graph.nodes import placeholders_of
 from ingot.graph.tracing import flat
-from ingot.loops.layers import Layers
+from ingot.loops.layers import Layers, periods
 from ingot.sequences import at
 from ingot.torch_private import LazyGraphModule
 
@@ -31,7 +31,6 @@ KEPT = 5
 that others have to show how one layer follows another."""
 FEWEST = 8
 """Layers of a program that is made shorter."""
-_PERIODS = 6  # that are tried: those by which most calls follow calls of their kind
 _UNDERSTOOD_META = frozenset(("where", "val"))
 
 
@@ -174,7 +173,7 @@ class _Calls:
     def longest_stretch(self) -> _Stretch | None:
         """Where most calls are in layers."""
         best: _Stretch | None = None
-        for length in self._periods():
+        for length in periods(self.kinds):
             for begin, end in self._runs(length):
                 count = (end - begin) // length + 1
                 stretch = self._stretch(begin - length, length, count)
@@ -185,16 +184,6 @@ class _Calls:
 
     def _stretch(self, begin: int, length: int, count: int) -> _Stretch:
         return _Stretch(self.calls, self.operands, self.position, begin, length, count)
-
-    def _periods(self) -> list[int]:
-        """Likely lengths of a layer."""
-        last: dict[int, int] = {}
-        gaps: Counter[int] = Counter()
-        for k, kind in enumerate(self.kinds):
-            if kind in last:
-                gaps[k - last[kind]] += 1
-            last[kind] = k
-        return [gap for gap, _ in gaps.most_common(_PERIODS)]
 
     def _runs(self, length: int) -> Iterator[tuple[int, int]]:
         """Where calls are like those `length` before them: the longest stretches."""

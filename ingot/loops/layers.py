@@ -12,7 +12,7 @@ stretch could not be all that the other layers need, `NotAlike` is raised.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
@@ -23,8 +23,8 @@ order of the layers."""
 
 Name = TypeVar("Name", bound=Hashable)
 
-_PERIODS = 6
-"""Lengths of a stretch that are tried: those by which most items follow items of their kind."""
+_PERIODS = 4
+"""Lengths of a stretch that are tried, and twice these."""
 
 
 class NotAlike(Exception):
@@ -320,14 +320,22 @@ class _Stretches(Generic[Name]):
 
 
 def periods(kinds: Sequence[int]) -> list[int]:
-    """Likely lengths of a stretch that is repeated in a line of items of these kinds."""
+    """Likely lengths of a stretch that is repeated in a line of items of these kinds, the likeliest
+    first: distances between items of kinds that come at regular intervals, and twice these, for
+    layers of two kinds in turn."""
     last: dict[int, int] = {}
-    gaps: Counter[int] = Counter()
+    gaps: dict[int, Counter[int]] = defaultdict(Counter)
     for k, kind in enumerate(kinds):
         if kind in last:
-            gaps[k - last[kind]] += 1
+            gaps[kind][k - last[kind]] += 1
         last[kind] = k
-    return [gap for gap, _ in gaps.most_common(_PERIODS)]
+    votes: Counter[int] = Counter()
+    for of_kind in gaps.values():
+        gap, count = of_kind.most_common(1)[0]
+        if 2 * count > of_kind.total() > 1:
+            votes[gap] += 1
+    likely = [gap for gap, _ in votes.most_common(_PERIODS)]
+    return [*likely, *[2 * gap for gap in likely if 2 * gap not in likely]]
 
 
 def _follow(
