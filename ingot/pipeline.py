@@ -45,6 +45,7 @@ from ingot.graph.symbols import to_expr
 from ingot.graph.tracing import trace
 from ingot.loops import ops
 from ingot.loops.expr import Symbol
+from ingot.loops.ir import LoopGraph
 from ingot.loops.layers import NotAlike
 from ingot.loops.lowering import lower
 from ingot.loops.sides import device_of
@@ -135,6 +136,7 @@ def _compile_layers(captured: Captured, log: Log, options: Options) -> CompiledG
         return None
     aten.layers = short.layers
     try:
+        repeated(aten, short.layers)
         built = build(aten, log, options)
     except NotAlike:
         return None
@@ -145,7 +147,7 @@ def _compile_layers(captured: Captured, log: Log, options: Options) -> CompiledG
             modes.set()
             return trace_alike(module, fakes, captured.context)
 
-    show_whole(log, whole)
+    show_whole(log, whole, _lowering(options))
     return CompiledGraph(built.run, built)
 
 
@@ -198,6 +200,11 @@ def _with_gradients(
     return TrainingProgram(built.run, backwards.contract, backwards, higher_order)
 
 
+def _lowering(options: Options) -> Callable[[AtenGraph], LoopGraph]:
+    """Lowers graphs for the CPU, as `build` does."""
+    return functools.partial(lower, fast_libraries=options.numerics == "fast")
+
+
 def _compile_training_layers(
     graph: CapturedGraph, compilation: Compilation, options: Options
 ) -> CompiledGraph | None:
@@ -221,13 +228,14 @@ def _compile_training_layers(
     build_backward = functools.partial(build, options=options, frugal=True)
     try:
         built = build(forward, log, options, frugal=True)
-        backwards = LayeredBackwards(whole, some, compilation, build_backward)
+        lower_ = _lowering(options)
+        backwards = LayeredBackwards(whole, some, compilation, build_backward, lower_)
     except NotAlike:
         return None
     forget_histories(graph.module)
     forget_histories(short.module)
     to_whole = repeated(forward, whole.forward)
-    show_whole(log, functools.partial(with_all_layers, forward, to_whole))
+    show_whole(log, functools.partial(with_all_layers, forward, to_whole), _lowering(options))
     run = _with_gradients(built, graph, cut, backwards, compilation, options)
     return CompiledGraph(run, built)
 

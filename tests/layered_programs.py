@@ -49,12 +49,13 @@ def layered_program(seed: int) -> tuple[Callable[..., Any], list[Any]]:
     or counts; some use what layers make, or have, behind them.
     """
     of = random.Random(seed)
-    count, states = of.randrange(8, 16), of.choice([1, 1, 1, 2, 3])
+    count, states = of.randrange(8, 20), of.choice([1, 1, 1, 2, 3])
     ops = [_ops(of) for _ in range(of.randrange(1, 6))]
     carried = [of.randrange(99) for _ in range(states)]
     behind = [_ops(of) for _ in range(of.randrange(3))]
     odd = of.randrange(count) if of.random() < 0.05 else None
     counts, twice, of_all = (of.random() < chance for chance in (0.05, 0.05, 0.05))
+    is_usual = of.random() < 0.6
     kept = of.choice(["none"] * 6 + ["each", "sums", "joined", "third", "last"])
     uses_shared, reads_own, ends_with_own = (of.random() < chance for chance in (0.4, 0.1, 0.5))
 
@@ -71,7 +72,11 @@ def layered_program(seed: int) -> tuple[Callable[..., Any], list[Any]]:
             before = states_now[0]
             for op in ops:
                 values.append(op(values, own, number))
-            values.append(torch.tanh(values[-1] @ own["w"]) + values[0] * 0.5)
+            if is_usual:
+                inner = F.layer_norm(values[-1], (WIDTH,), own["b"])
+                values.append(values[0] + F.gelu(inner @ own["w"] + own["b"]) @ own["w"].T)
+            else:
+                values.append(torch.tanh(values[-1] @ own["w"]) + values[0] * 0.5)
             if number == odd:
                 values.append(values[-1] * 2)
             if counts:

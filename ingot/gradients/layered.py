@@ -16,12 +16,13 @@ from torch.fx import Node
 
 from ingot.built import Built
 from ingot.compilation import Compilation, Log
-from ingot.gradients.backwards import Backwards, GraphOfBackward
+from ingot.gradients.backwards import Backwards, Build, GraphOfBackward
 from ingot.gradients.captured_graph import CapturedGraph
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.joint import JointGraph
 from ingot.graph.longer import repeated, with_all_layers
 from ingot.graph.partition import Partition
+from ingot.loops.ir import LoopGraph
 from ingot.loops.layers import Layers, NotAlike, Repeated, Row
 from ingot.loops.training_contract import InputSlot, Slot, TrainingContract
 from ingot.runtime.tangents import Backward, CompiledBackward, Demand, Tangents
@@ -191,12 +192,26 @@ def _input_slots(contract: TrainingContract, layers: Layers) -> tuple[InputSlot,
 # -- the backwards ---------------------------------------------------------------------------------
 
 
+Lower = Callable[[AtenGraph], LoopGraph]
+"""Lowers a graph as it is done for the program."""
+
+
+def show_whole(log: Log, whole: Callable[[], AtenGraph], lower: Lower) -> None:
+    """Has a report show the graphs with all layers."""
+
+    def show(log: Log) -> None:
+        log.aten = aten = whole()
+        log.loops = lower(aten)
+
+    log.compile_again = show
+
+
 class _OfSomeLayers(Backwards):
     """The backwards of the graph, which build those of the program."""
 
-    def __init__(self, whole: Whole, *args: Any) -> None:
+    def __init__(self, whole: Whole, lower: Lower, *args: Any) -> None:
         super().__init__(*args)
-        self.whole = whole
+        self.whole, self._lower = whole, lower
         self.wanted: Sequence[int] = self.contract.gradient_inputs
 
     def longer(self, aten: AtenGraph, wanted: Sequence[int]) -> Repeated[Node]:
@@ -227,17 +242,8 @@ class _OfSomeLayers(Backwards):
         except Exception:  # with all layers it may be compiled, and can be run in eager
             aten.layers = None
             return super()._program_of(whole(), compilation)
-        show_whole(compilation.log, whole)
+        show_whole(compilation.log, whole, self._lower)
         return run
-
-
-def show_whole(log: Log, whole: Callable[[], AtenGraph]) -> None:
-    """Has a report show the graph with all layers."""
-
-    def show(log: Log) -> None:
-        log.aten = whole()
-
-    log.compile_again = show
 
 
 class LayeredBackwards:
@@ -250,11 +256,13 @@ class LayeredBackwards:
         whole: Whole,
         graph: CapturedGraph,
         compilation: Compilation,
-        build: Callable[[AtenGraph, Log], Built],
+        build: Build,
+        lower: Lower,
     ) -> None:
         cut = whole.cut
         self.whole, self.contract = whole, whole.contract
-        self._some = _OfSomeLayers(whole, graph, cut, cut.contract(), compilation, build)
+        contract = cut.contract()
+        self._some = _OfSomeLayers(whole, lower, graph, cut, contract, compilation, build)
         if self._some.recomputes or self._some.has_effects:
             raise NotAlike("a backward has effects")
         self.joint: JointGraph = cut.joint

@@ -22,7 +22,7 @@ from ingot.graph.call_keys import extend_key
 from ingot.graph.fakes import FakeTensor, look_of, storage_key
 from ingot.graph.nodes import placeholders_of
 from ingot.graph.tracing import flat
-from ingot.loops.layers import Layers, periods
+from ingot.loops.layers import Layers, goes_on_alone, periods
 from ingot.sequences import at
 from ingot.torch_private import LazyGraphModule
 
@@ -52,7 +52,10 @@ def shorter(gm: GraphModule, fakes: Sequence[Any]) -> Shorter | None:
     if stretch is None or stretch.count < FEWEST:
         return None
     rows = stretch.rows()
-    if rows is None or not stretch.is_closed(set().union(*rows)):
+    if rows is None:
+        return None
+    own = set[Node]().union(*rows)
+    if not stretch.is_closed(own) or stretch.goes_on_alone(own):
         return None
     outputs = list(flat(gm.graph.output_node().args[0]))
     output_rows = stretch.output_rows(outputs)
@@ -128,6 +131,16 @@ class _Stretch:
                     return False
                 is_linked |= source is not None and source != layer and layer is not None
         return is_linked
+
+    def goes_on_alone(self, own: set[Node]) -> bool:
+        """Whether layers hand on what they change without a look at what is their `own`."""
+        middle = self.begin + self.count // 2 * self.length
+        reads, reads_own = [], []
+        for operands in self.operands[middle : middle + self.length]:
+            inside = filter(lambda node: self.layer(node) is not None, operands)
+            reads.append([(self.position[node] - self.begin) % self.length for node in inside])
+            reads_own.append(not own.isdisjoint(operands))
+        return goes_on_alone(reads, reads_own)
 
     def output_rows(self, outputs: Sequence[Any]) -> list[list[int]] | None:
         """Among the outputs, those that each layer makes one of, in the order of the layers. None

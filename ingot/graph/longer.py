@@ -32,7 +32,9 @@ def repeated(aten: AtenGraph, layers: Layers) -> Repeated[Node]:
         names.append([*operands, node])
         writes.append([node])
     outputs = [spec.node for spec in aten.outputs]
-    return Repeated(Line(kinds, names, writes, aten.inputs, outputs), layers)
+    result = Repeated(Line(kinds, names, writes, aten.inputs, outputs), layers)
+    result.require_own()
+    return result
 
 
 def with_all_layers(aten: AtenGraph, layers: Repeated[Node]) -> AtenGraph:

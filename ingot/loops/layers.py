@@ -13,7 +13,7 @@ stretch could not be all that the other layers need, `NotAlike` is raised.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -193,6 +193,19 @@ class Repeated(Generic[Name]):
         self._require_behind()
         self._require_inputs()
 
+    def require_own(self) -> None:
+        """Raises `NotAlike` where layers hand on what goes on alone. Asks of a line that each of
+        its items writes one value."""
+        place = {self.line.writes[k][0]: k - self.first.start for k in self.first}
+        place |= {self.line.writes[k][0]: k - self.second.start for k in self.second}
+        reads, reads_own = [], []
+        for k in self.second:
+            operands = set(self.line.names[k]) - set(self.line.writes[k])
+            reads.append([place[name] for name in operands if name in place])
+            reads_own.append(not operands.isdisjoint(self._inputs.place))
+        if goes_on_alone(reads, reads_own):
+            raise NotAlike("a value goes on through the layers alone")
+
     def _is_made_anew(self, name: Name) -> bool:
         """Whether the first stretch makes a value, and the second one another in its place."""
         return name in self._before and self.following.get(name) in self._own
@@ -236,6 +249,28 @@ class Repeated(Generic[Name]):
                 is_early = k < self.first.start
                 if turn > max(turns[row]) - 2 if is_early else turn <= min(turns[row]):
                     raise NotAlike(f"{name} is read where other layers have their turn")
+
+
+def goes_on_alone(reads: Sequence[Iterable[int]], reads_own: Sequence[bool]) -> bool:
+    """Whether layers hand on a value that they change without a look at what is their own.
+
+    Of the items of one layer there is which others each `reads`, of its own layer or of the one
+    before, and whether it reads an input of the layer's own. What goes on alone may be computed for
+    all layers at any place, where nothing tells for how many it was.
+    """
+    specific = {k for k, is_own in enumerate(reads_own) if is_own}
+    grown = True
+    while grown:
+        more = {k for k, of_item in enumerate(reads) if not specific.isdisjoint(of_item)}
+        grown = not more <= specific
+        specific |= more
+    rest = set(range(len(reads))) - specific
+    while rest:
+        ended = {k for k in rest if rest.isdisjoint(reads[k])}
+        if not ended:
+            return True
+        rest -= ended
+    return False
 
 
 # -- the inputs of layers --------------------------------------------------------------------------

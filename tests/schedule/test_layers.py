@@ -12,9 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ingot
+from ingot import schedule
 from ingot.compilation import Log
 from ingot.compiler import Compiler
 from ingot.graph import layers
+from ingot.loops import layers as layers_of_loops
 from ingot.schedule.kernel import anonymous
 from ingot.schedule.plan import KernelStep
 from tests.layered_programs import layered_program
@@ -120,6 +122,23 @@ def one_weight(x, blocks):
     return x
 
 
+def alone(x, blocks):
+    """What is handed on and looks at nothing of a layer's may be computed anywhere."""
+    doubled = X.exp()
+    for w, b in blocks:
+        x = x + torch.relu(F.linear(x, w, b))
+        doubled = doubled * 1.25 + X
+    return x, doubled
+
+
+def alone_in_place(x, blocks):
+    doubled = X.exp()
+    for w, b in blocks:
+        x = x + torch.relu(F.linear(x, w, b))
+        doubled.mul_(1.25)
+    return x, doubled
+
+
 def in_place(x, blocks):
     x = x.clone()
     for w, _ in blocks:
@@ -156,7 +175,6 @@ ALIKE = [
     each_is_returned,
     sums_are_returned,
     a_mask_for_all,
-    one_weight,
     dead_weights,
 ]
 
@@ -173,7 +191,7 @@ def test_the_longer_plan_is_that_of_all_layers(fn, monkeypatch):
     assert shape_of(short) == shape_of(whole)
 
 
-@pytest.mark.parametrize("fn", [residual, each_is_returned, one_weight])
+@pytest.mark.parametrize("fn", [residual, each_is_returned, norms])
 @pytest.mark.parametrize("count", [1, 7, 9, 24])
 def test_any_number_of_layers(fn, count):
     log = log_of(fn, X, weights(count, (16, 16), (16,)))
@@ -264,6 +282,9 @@ def random_numbers(x, blocks):
         the_third_is_returned,
         a_layer_reads_two,
         two_states,
+        one_weight,
+        alone,
+        alone_in_place,
         all_are_added_at_once,
         in_place,
         the_behind_reads_a_weight,
@@ -356,3 +377,163 @@ def test_many_random_programs_have_layers_that_are_alike():
         fn, args = layered_program(seed)
         short += is_shorter(log_of(fn, *args))
     assert short >= 5
+
+
+# -- gradients -------------------------------------------------------------------------------------
+
+
+def a_block(x, w, b):
+    return x + F.gelu(F.layer_norm(x, (16,), b, b) @ w) @ w.T
+
+
+def blocks(x, blocks):
+    for w, b in blocks:
+        x = a_block(x, w, b)
+    return x
+
+
+def blocks_and_their_mean(x, blocks):
+    for w, b in blocks:
+        x = a_block(x, w, b)
+    return x.mean(), x
+
+
+def blocks_behind_an_embedding(x, blocks):
+    x = torch.sin(x @ x.T @ x)
+    for w, b in blocks:
+        x = a_block(x, w, b)
+    return torch.log_softmax(x @ x.T / 64, -1)
+
+
+def blocks_with_dropout(x, blocks):
+    for w, b in blocks:
+        x = F.dropout(a_block(x, w, b), 0.25)
+    return x
+
+
+TRAINED = [blocks, blocks_and_their_mean, blocks_behind_an_embedding, blocks_with_dropout]
+
+
+def trained(count: int, frozen: frozenset[int] = frozenset()) -> list[list[Tensor]]:
+    result = []
+    for own in weights(count, (16, 16), (16,)):
+        result.append([t.requires_grad_(k not in frozen) for k, t in enumerate(own)])
+    return result
+
+
+def gradients(fn: Any, x: Tensor, blocks: list[list[Tensor]], choose: Any) -> list[Any]:
+    torch.manual_seed(3)
+    results = fn(x, blocks)
+    loss = choose(results if isinstance(results, tuple) else (results,))
+    leaves = [t for t in (x, *sum(blocks, [])) if t.requires_grad]
+    return [loss, *torch.autograd.grad(loss, leaves, allow_unused=True)]
+
+
+def last_squared(results: tuple[Tensor, ...]) -> Tensor:
+    return results[-1].square().sum()
+
+
+def all_squared(results: tuple[Tensor, ...]) -> Tensor:
+    return sum((result.square().sum() for result in results), torch.zeros(()))
+
+
+def logs_of_training(fn: Any, *args: Any, choose: Any = last_squared) -> tuple[Log, Log]:
+    """What was written down of the forward and the backward, whose gradients are eager's."""
+    compiled = ingot.compile(fn, fullgraph=True)
+    expected = gradients(fn, *args, choose)
+    for _ in range(2):
+        torch.testing.assert_close(
+            gradients(compiled, *args, choose), expected, rtol=1e-4, atol=1e-4
+        )
+    compilation = Compiler.of(compiled).compilations[-1]  # type: ignore[union-attr]
+    assert compilation.skipped is None and compilation.backward is not None
+    parts = [compilation.backward, *compilation.partial_backwards]
+    return compilation.log, [part.log for part in parts if part.log.plan is not None][-1]
+
+
+@pytest.mark.parametrize("choose", [last_squared, all_squared])
+@pytest.mark.parametrize("fn", TRAINED)
+def test_forward_and_backward_are_those_of_all_layers(fn, choose, monkeypatch):
+    args = X, trained(MANY)
+    short = logs_of_training(fn, *args, choose=choose)
+    assert all(map(is_shorter, short))
+    monkeypatch.setattr(layers, "FEWEST", 99)
+    ingot.reset()
+    whole = logs_of_training(fn, *args, choose=choose)
+    assert not any(map(is_shorter, whole))
+    for one, other in zip(short, whole):
+        assert one.plan is not None and other.plan is not None
+        assert len(one.plan.steps) == len(other.plan.steps)
+        assert one.plan.peak_bytes is other.plan.peak_bytes
+
+
+@pytest.mark.parametrize("frozen", [frozenset({0}), frozenset({1})], ids=str)
+def test_some_weights_have_no_gradients(frozen):
+    assert all(map(is_shorter, logs_of_training(blocks, X, trained(MANY, frozen))))
+
+
+def test_some_layers_have_no_gradients():
+    args = [*trained(4, frozenset({0, 1})), *trained(MANY)]
+    logs_of_training(blocks, X, args)
+
+
+def test_the_input_has_a_gradient():
+    x = X.clone().requires_grad_()
+    assert all(map(is_shorter, logs_of_training(blocks, x, trained(MANY))))
+    logs_of_training(blocks, x, trained(MANY, frozenset({0, 1})))
+
+
+def test_gradients_of_some_inputs():
+    own = trained(MANY)
+    compiled = ingot.compile(blocks, fullgraph=True)
+    for wanted in ([own[3][0]], [own[0][1], own[-1][0]], [own[5][1], own[5][0]]):
+        for _ in range(2):
+            ours = torch.autograd.grad(compiled(X, own).square().sum(), wanted)
+            theirs = torch.autograd.grad(blocks(X, own).square().sum(), wanted)
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_gradients():
+    own = trained(MANY)
+    compiled = ingot.compile(blocks, fullgraph=True)
+    results = []
+    for fn in (compiled, blocks):
+        first = torch.autograd.grad(fn(X, own).square().sum(), own[2], create_graph=True)
+        norm = sum(g.square().sum() for g in first)
+        results.append((first, torch.autograd.grad(norm, sum(own, []))))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-3)
+
+
+def test_gradients_of_a_batch_of_tangents():
+    own = trained(MANY)
+    tangents = torch.randn(3, *X.shape)
+    results = []
+    for fn in (ingot.compile(blocks, fullgraph=True), blocks):
+        wanted = [own[0][0], own[7][1]]
+        got = torch.autograd.grad(fn(X, own), wanted, tangents, is_grads_batched=True)
+        results.append(got)
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-4)
+
+
+def test_a_backward_that_cannot_be_built_has_all_layers(monkeypatch):
+    """What it falls back to is the graph with all of them."""
+    own = trained(MANY)
+    compiled = ingot.compile(blocks, fullgraph=True)
+    result = compiled(X, own)
+    compilation = Compiler.of(compiled).compilations[-1]  # type: ignore[union-attr]
+    assert is_shorter(compilation.log)
+
+    def refuse(*args: Any) -> Any:
+        raise layers_of_loops.NotAlike("for once")
+
+    monkeypatch.setattr(schedule, "with_all_layers", refuse)
+    ours = torch.autograd.grad(result.square().sum(), sum(own, []))
+    theirs = torch.autograd.grad(blocks(X, own).square().sum(), sum(own, []))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_reports_of_training_show_all_layers():
+    for log in logs_of_training(blocks, X, trained(MANY)):
+        log.complete()
+        assert log.aten is not None and log.plan is not None
+        assert len(log.aten.inputs) == len(log.plan.graph.inputs) > MANY

@@ -228,16 +228,14 @@ class _Walk:
         if self.returned in node.users:  # where it is computed, not at the end
             if value.root is value:
                 self.lw.realize(value)
-            elif node.target is aten.clone.default and self.is_outside(value.root.buffer):
-                value = self.lw.copied(value)
+            elif node.target is aten.clone.default and value.root.buffer is not None:
+                self.lw.realize(value)
+                if not self.fills_buffer(value):
+                    value = self.lw.copied(value)
         if node in self.addressed and value.root is not value:
             # as_strided counts from the beginning of the node's own memory
             value = self.lw.copied(value)
         return self.lw.finish(value, sum(not _surrounds(user, node) for user in node.users))
-
-    def is_outside(self, buffer: str | None) -> bool:
-        """Whether a buffer is none of the program's own."""
-        return buffer is not None and not self.lw.graph.is_temporary(buffer)
 
     def check(self, node: torch.fx.Node) -> None:
         """Have all of a value computed whose computation may be an error, where no user does so
@@ -448,7 +446,6 @@ class _Walk:
     def owned(self, value: LoopTensor, spec: Any, owners: dict[str, Any]) -> LoopTensor:
         """`value` filling a temporary buffer that is returned for this storage only, laid out as
         eager lays it out."""
-        graph = self.lw.graph
         if (
             value.buffer is None
             and value.root is not value
@@ -456,20 +453,24 @@ class _Walk:
         ):
             self.lw.realize(value.root)
         self.lw.realize(value)
-        window, buffer = view_of(value), graph.buffers[value.buffer or ""]
-        whole = (
+        name = value.buffer or ""
+        storage = getattr(spec, "storage", id(value))
+        if not self.fills_buffer(value) or owners.setdefault(name, storage) != storage:
+            value = self.lw.copied(value)
+            owners[value.buffer or ""] = storage
+        return value
+
+    def fills_buffer(self, value: LoopTensor) -> bool:
+        """Whether a value in memory is all of a temporary, laid out as eager lays it out."""
+        window, buffer = view_of(value), self.lw.graph.buffers[value.buffer or ""]
+        return (
             window is not None
             and window.offset is ZERO
-            and buffer.role == "temporary"
+            and buffer.is_temporary
             and buffer.dtype is value.dtype
             and _equal_strides(value.sizes, window.strides, value.strides)
             and numel(value.sizes) is numel(buffer.sizes)
         )
-        storage = getattr(spec, "storage", id(value))
-        if not whole or owners.setdefault(buffer.name, storage) != storage:
-            value = self.lw.copied(value)
-            owners[value.buffer or ""] = storage
-        return value
 
     def write_back(self, finals: list[tuple[str, LoopTensor]]) -> None:
         """Store final values into input buffers. A value that reads what a store overwrites is
