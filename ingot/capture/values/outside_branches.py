@@ -8,6 +8,7 @@ to differ, the next such branch breaks the graph, as one on other data does."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -15,7 +16,7 @@ import torch
 from torch import fx
 
 from ingot.capture.guards import Kind
-from ingot.capture.sources import DerivedSource, Source
+from ingot.capture.sources import DerivedSource, Source, is_argument
 from ingot.capture.values.held_numbers import (
     INTEGERS,
     NUMBERS,
@@ -66,6 +67,27 @@ def truth_from_outside(session: Session, tensor: TensorValue) -> bool | None:
     return truth
 
 
+def elements_from_outside(session: Session, tensor: TensorValue) -> torch.Tensor | None:
+    """What a tensor holds, which capture knows or which follows from what objects hold, guarded;
+    None for other data. Nobody may write it."""
+    known = session.graph.known.of(tensor.fake)
+    if known is not None:
+        return known
+    try:
+        steps = computation(session, tensor.fx_node, NUMBERS)
+        if not steps.held or any(_is_data(session, held) for held in steps.held.values()):
+            return None
+        found = steps.run()
+        if found.dtype not in NUMBERS or found.numel() > MOST:
+            return None
+        relied = list(chain.from_iterable(map(facts, steps.held.values())))
+    except REFUSALS:
+        return None
+    for source, number in relied:
+        session.guard(source, Kind.EQUALS, number)
+    return found
+
+
 def _is_data(session: Session, held: HeldTensor) -> bool:
     """Whether the elements of a tensor are expected to differ between calls.
 
@@ -73,8 +95,10 @@ def _is_data(session: Session, held: HeldTensor) -> bool:
     trained, and what an earlier graph has computed."""
     if held.value.requires_grad:
         raise Unknown
-    if session.is_given(held.source):
-        if session.continues or held.value.dtype not in INTEGERS:
+    if session.continues and session.is_given(held.source):
+        raise Unknown
+    if is_argument(held.source):
+        if held.value.dtype not in INTEGERS:
             raise Unknown
         return True
     if held.value.numel() > MOST:
