@@ -313,6 +313,8 @@ wrap_for_grad = find("torch._C._functorch._wrap_for_grad")
 
 registered_kernels = find("torch.library._impls", optional=True)
 VariableFunctions = find("torch._C._VariableFunctions")
+pack_padded_sequence = find("torch._pack_padded_sequence")
+pad_packed_sequence = find("torch._pad_packed_sequence")
 addmm_activation = find("torch._addmm_activation")
 amp_foreach_non_finite_check_and_unscale_ = find("torch._amp_foreach_non_finite_check_and_unscale_")
 amp_update_scale_ = find("torch._amp_update_scale_")

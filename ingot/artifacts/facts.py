@@ -16,7 +16,7 @@ from ingot.artifacts.trees import Node
 from ingot.capture import Captured
 from ingot.capture.facts import TensorFacts
 from ingot.capture.guards import Guard, Kind
-from ingot.capture.sources import Source
+from ingot.capture.sources import DerivedSource, Source
 from ingot.errors import ExportError
 from ingot.loops.expr import Expr, Symbol, size_symbol
 from ingot.loops.postfix import postfix
@@ -46,6 +46,11 @@ def check_guards(captured: Captured, arguments: Arguments) -> None:
                 "artifact is called: change it so that it does not"
             )
         assert guard.source is not None
+        if _reads_elements(guard.source, arguments):
+            raise ExportError(
+                f"ingot.export: the call relies on numbers in a tensor, {guard.text}, which are "
+                "not checked when an artifact is called: pass them as numbers"
+            )
         number = arguments.leaf_of(guard.source)
         if number is not None and guard.kind is Kind.EQUALS:
             raise ExportError(
@@ -64,6 +69,16 @@ def _concerns(guard: Guard, arguments: Arguments) -> bool:
     if guard.kind is Kind.SAME and arguments.is_under(guard.data):
         return True
     return arguments.is_under(guard.source)
+
+
+def _reads_elements(source: Source, arguments: Arguments) -> bool:
+    """Whether a fact is one of what is in a tensor among the arguments."""
+    for step in (source, *source.owners()):
+        if isinstance(step, DerivedSource):
+            number = arguments.leaf_of(step.base)
+            if number is not None and isinstance(arguments.leaves[number].value, Tensor):
+                return True
+    return False
 
 
 def _leaves_of(guard: Guard, arguments: Arguments) -> tuple[int, int] | None:

@@ -33,6 +33,7 @@ from ingot.capture.session import Session, Stop
 from ingot.capture.sources import ArgSource, CalledSource, ConstSource, Source
 from ingot.capture.values import default_devices, function_overrides, tensor_objects
 from ingot.capture.values.base import Raised, Value
+from ingot.capture.values.cached import refuse_shared
 from ingot.capture.values.controls import BreakIsError
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
@@ -362,6 +363,7 @@ def _finish(
     tensor_objects.refuse_rebased(session)
     refuse_changed(session)
     effects = [*results.effects(), *(called(*change) for change in recorder.modes.left_behind())]
+    refuse_shared(session, results.has)
     if recorder.writes:
         recorder.inputs.guard_memory(session)
     recorder.inputs.guard_places(session)

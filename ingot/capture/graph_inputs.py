@@ -100,6 +100,10 @@ class GraphInputs:
         self._numbers.add(source)
         return self.tensor(session, tensor, source)
 
+    def is_number(self, source: Source) -> bool:
+        """Whether an input is made of a number from outside."""
+        return source in self._numbers
+
     def _symbolic_dims(
         self, session: Session, tensor: torch.Tensor, source: Source
     ) -> tuple[frozenset[int], dict[int, Bounds]]:

@@ -69,6 +69,33 @@ def sorting(ranks: Any, reverse: Any, answers: str) -> tuple[list[int] | None, i
     return sorted_positions(len(ranks), reverse, less), 0, 0
 
 
+def slice_indices(start: Any, stop: Any, step: Any, length: Any) -> tuple[Any, Any, Any]:
+    """`slice.indices`, where one of the integers varies."""
+    if length < 0:
+        raise ValueError("length should not be negative")
+    if step is None:
+        step = 1
+    if step == 0:
+        raise ValueError("slice step cannot be zero")
+    lowest, highest = 0, length
+    ends = lowest, highest
+    if step < 0:
+        lowest, highest = -1, length - 1
+        ends = highest, lowest
+    bounds = []
+    for bound, end in zip((start, stop), ends):
+        if bound is None:
+            bound = end
+        elif bound < 0:
+            bound += length
+            if bound < lowest:
+                bound = lowest
+        elif bound > highest:
+            bound = highest
+        bounds.append(bound)
+    return bounds[0], bounds[1], step
+
+
 def is_number(value: Any) -> bool:
     """Whether it is a plain number that is known."""
     return type(value) in (int, float, bool)

@@ -100,8 +100,9 @@ class GraphRecorder:
         and records it as one node. What gives no tensor and no symbolic integer is not recorded:
         the result is known."""
         self.steps += 1
-        if self.known.sizes and target in _TAKE_SIZES:
-            args = (*args[:1], *[_Sized(a, self.known) for a in args[1:]])
+        if self.known.sizes:
+            count = _BEFORE_SIZES.get(target, len(args))
+            args = (*args[:count], *[_Sized(a, self.known) for a in args[count:]])
         self.context.shapes.where = session.where
         if self.replaced:
             self._refuse_replaced(session, args, kwargs)
@@ -514,10 +515,12 @@ class _Sized(Value):
         return self.value.argument(sized)
 
 
-_TAKE_SIZES = frozenset(
-    {*"view reshape expand repeat new_zeros new_ones new_empty new_full".split(), operator.getitem}
-)
-"""Methods and functions that take sizes behind a tensor."""
+_BEFORE_SIZES: dict[Any, int] = {
+    **dict.fromkeys("view reshape expand repeat new_zeros new_ones new_empty new_full".split(), 1),
+    **dict.fromkeys((torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn), 0),
+    operator.getitem: 1,
+}
+"""Of methods and functions that take sizes: how many arguments stand before these."""
 
 
 def _of_sizes(sizes: Sequence[SymIntValue | int], leaf: Callable[[Any], Any]) -> tuple[Any, ...]:

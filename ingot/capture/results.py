@@ -136,6 +136,10 @@ class Results:
             calls.append(Call(operation.function, tuple(map(self.recipe, operation.args))))
         return calls + self._last
 
+    def has(self, value: Value) -> bool:
+        """Whether there is a recipe of a value: it is seen outside of the graph."""
+        return id(value) in self._recipes
+
     def check_dropped(self) -> None:
         """Raises Unsupported where a generator is dropped that stands in a try or with block:
         Python would leave the block then."""

@@ -29,6 +29,7 @@ from ingot.capture.values import (  # noqa: F401
     generators,
     instances,
     iterators,
+    known_places,
     library,
     listed,
     local_classes,

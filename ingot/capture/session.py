@@ -31,6 +31,7 @@ from ingot.capture.sources import (
     ItemSource,
     Source,
     find_in_class,
+    is_argument,
 )
 from ingot.capture.values import builtins as builtin_functions
 from ingot.capture.values import construction, function_overrides
@@ -367,11 +368,7 @@ class Session(Semantics, Reading):
     def is_input(self, object: Any, source: Source) -> bool:
         """Whether a number from outside is an input of the graph from the first call on: an
         argument, or in a container that is one. What objects have as attributes seldom varies."""
-        if type(object) not in self.input_types:
-            return False
-        return all(
-            isinstance(owner, (ArgSource, ItemSource)) for owner in (source, *source.owners())
-        )
+        return type(object) in self.input_types and is_argument(source)
 
     def wrap_constant(self, object: Any) -> Value:
         """An object that capture made or holds: a literal, or what a pure function gave."""

@@ -292,6 +292,11 @@ class ItemSource(Source):
         raise TypeError(f"{self.base.name} is no built-in container")
 
 
+def is_argument(source: Source) -> bool:
+    """Whether a value is an argument, or in a container that is one."""
+    return all(isinstance(owner, (ArgSource, ItemSource)) for owner in (source, *source.owners()))
+
+
 @_source
 class FunctionFieldSource(Source):
     """A field of a Python function: `__code__`, `__defaults__`, `__kwdefaults__`, `__closure__` or

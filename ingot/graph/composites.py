@@ -19,8 +19,14 @@ from ingot.graph import geometry, symbolic_views
 from ingot.graph.einsum import einsum
 from ingot.graph.matmul import attention_written_out, folds, matmul
 from ingot.graph.meta import tensors_in
-from ingot.graph.recurrent import MODES, by_cudnn
-from ingot.torch_private import aten, disable_current_modes, native_linear, native_nn
+from ingot.graph.recurrent import MODES, by_cudnn, over_packed, pad_packed
+from ingot.torch_private import (
+    aten,
+    disable_current_modes,
+    native_linear,
+    native_nn,
+    pad_packed_sequence,
+)
 
 State = tuple[Tensor, ...]
 Cell = Callable[..., State]
@@ -199,7 +205,11 @@ def lstm(x: Tensor, states: Any, params: Any, *settings: Any) -> Any:
 
 
 for _name in MODES:
-    _OVERRIDES[getattr(torch, _name)] = by_cudnn(_name, _OVERRIDES[getattr(torch, _name)])
+    _function = getattr(torch, _name)
+    _OVERRIDES[_function] = over_packed(_name, by_cudnn(_name, _OVERRIDES[_function]))
+
+
+_OVERRIDES[pad_packed_sequence] = pad_packed
 
 
 # -- views -----------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from ingot.graph.shape_context import INTEGERS, ShapeContext
 from ingot.graph.symbols import is_decided_by_data
 from ingot.graph.unbacked import Unbacked
 from ingot.loops.expr import Symbol
+from ingot.loops.packed_ops import pad_packed
 from ingot.sequences import present
 from ingot.torch_private import OpOverload, aten
 
@@ -259,6 +260,30 @@ def _ctc(
     return _empty(log_probs, (batch,), dtype), _empty(log_probs, (batch, length, columns), dtype)
 
 
+def _packed(
+    shapes: ShapeContext, x: Tensor, lengths: Tensor, batch_first: bool
+) -> tuple[Tensor, Tensor]:
+    """The rows of padded sequences without the padding, step by step, and how many there are of
+    each step."""
+    batch, steps = x.shape[:2] if batch_first else (x.shape[1], x.shape[0])
+    if lengths.dim() != 1 or lengths.dtype is not torch.int64:
+        raise EagerRaises("lengths of sequences that are no vector of integers")
+    if not geometry.expect_same_sizes(lengths.shape, (batch,)):
+        raise EagerRaises("another number of lengths than of sequences")
+    rows = _size(shapes, None, least=1)
+    return _empty(x, (rows, *x.shape[2:]), x.dtype), _empty(lengths, (_size(shapes, steps, 1),))
+
+
+def _padded(
+    shapes: ShapeContext, data: Tensor, batch_sizes: Tensor, batch_first: bool, _: Any, total: Any
+) -> tuple[Tensor, Tensor]:
+    """The sequences of such rows, padded, and their lengths."""
+    steps = batch_sizes.shape[0] if isinstance(total, int) and total <= 0 else total
+    batch = _size(shapes, None, least=1)
+    padded = _empty(data, (steps, batch, *data.shape[1:]), data.dtype)
+    return padded.transpose(0, 1) if batch_first else padded, _empty(batch_sizes, (batch,))
+
+
 def _item(shapes: ShapeContext, x: Tensor) -> torch.SymInt:
     info = torch.iinfo(x.dtype)
     return shapes.decided_by_data(max(info.min, INTEGERS[0]), min(info.max, INTEGERS[1]))
@@ -275,5 +300,7 @@ _RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.bincount.default: _counted,
     aten._ctc_loss.default: _ctc,
     aten._ctc_loss.Tensor: _ctc,
+    aten._pack_padded_sequence.default: _packed,
+    pad_packed: _padded,
     aten._local_scalar_dense.default: _item,
 }

@@ -13,6 +13,7 @@ from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry
 from ingot.graph.fakes import requires_grad
 from ingot.graph.nodes import results_of
+from ingot.loops import packed_ops
 from ingot.loops.recurrent_ops import Settings, cudnn_rnn, cudnn_rnn_backward, reserve_bytes
 from ingot.reasons import PROGRAM_RAISES
 from ingot.torch_private import DisableTorchDispatch
@@ -40,6 +41,44 @@ def by_cudnn(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         return _layers(MODES[name], x, states, list(weights), differentiable, *settings)
 
     return function
+
+
+def over_packed(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's function `name`: of packed sequences one op, which has no gradients; else
+    `otherwise`."""
+
+    def function(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        is_packed = len(args) == 8 and isinstance(args[0], Tensor)
+        is_packed = is_packed and not isinstance(args[2], Tensor)
+        if kwargs or not is_packed or args[0].dtype is not torch.int64:
+            return otherwise(x, *args, **kwargs)
+        batch_sizes, states, weights, *settings = args
+        states, weights = list(results_of(states)), list(weights)
+        _, layers, dropout, train, _ = settings
+        tensors = (x, *states, *weights)
+        for t in tensors:
+            if t.device.type != "cpu" or t.dtype is not x.dtype:
+                raise unsupported("op-form", "packed sequences that are not on a CPU")
+        if torch.is_grad_enabled() and any(map(requires_grad, tensors)):
+            raise unsupported("op-form", "gradients of a recurrent layer over packed sequences")
+        if torch.is_autocast_enabled("cpu") or dropout and train and layers > 1:
+            raise unsupported("op-form", "packed sequences under autocast, or with dropout")
+        results = packed_ops.packed_rnn(name, x, batch_sizes, states, weights, *settings)
+        return results[: 1 + len(states)]
+
+    return function
+
+
+def pad_packed(
+    data: Tensor, batch_sizes: Tensor, batch_first: bool, padding_value: float, total_length: Any
+) -> tuple[Tensor, Tensor]:
+    """torch's function of this name as one op, which has no gradients."""
+    if torch.is_grad_enabled() and requires_grad(data):
+        raise unsupported("op-form", "gradients of packed sequences that are padded")
+    results: tuple[Tensor, Tensor] = packed_ops.pad_packed(
+        data, batch_sizes, batch_first, float(padding_value), total_length
+    )
+    return results
 
 
 def serves(x: Tensor) -> bool:

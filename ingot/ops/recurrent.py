@@ -15,6 +15,7 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.library import laid_out
 from ingot.loops.lowering.rules import NotLowered
 from ingot.loops.lowering.values import Spec
+from ingot.loops.packed_ops import packed_rnn
 from ingot.loops.recurrent_ops import cudnn_rnn, cudnn_rnn_backward
 from ingot.ops.op import op
 from ingot.sequences import Args, Kwargs
@@ -90,6 +91,13 @@ def cudnn_rnn_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> list[
     return results
 
 
+def packed_rnn_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> tuple[Tensor, ...]:
+    _, data, _, states, *_, both = args
+    output = fresh((data.shape[0], states[0].shape[2] * (1 + both)), data.dtype)
+    cell = states[1].shape if len(states) == 2 else (0,)
+    return output, fresh(states[0].shape, data.dtype), fresh(cell, data.dtype)
+
+
 OPS = (
     op(aten.mkldnn_rnn_layer.default, meta=rnn_layer_meta, lower=rnn_layer),
     op(
@@ -97,6 +105,7 @@ OPS = (
         meta=rnn_layer_backward_meta,
         lower=rnn_layer_backward,
     ),
+    op(packed_rnn, meta=packed_rnn_meta),
     op(cudnn_rnn, meta=cudnn_rnn_meta),
     op(cudnn_rnn_backward, meta=cudnn_rnn_backward_meta),
 )

@@ -14,6 +14,7 @@ from tests.oracle import assert_same
 
 X = torch.linspace(-2, 2, 24).view(4, 6)
 W = torch.linspace(-1, 1, 30).view(6, 5)
+N = torch.tensor([5])
 
 
 def several(x: Tensor, n: int = 2, *, d: Any = None) -> Any:
@@ -317,6 +318,8 @@ REFUSED: dict[str, Any] = {
     "no work": (lambda x: x, (X,), {}, "no tensor work"),
     "device": (on_meta, (X,), {}, r"computes on meta at .*test_exporting.py:\d+"),
     "as_strided": (window, (X,), {}, r"relies on x.storage_offset\(\) == 0"),
+    "listed": (lambda x, t: x * t.tolist()[0], (X, N), {}, r"numbers in a tensor, .*\(t\)\[0\]"),
+    "a branch": (lambda x, t: x if t > 4 else -x, (X, N), {}, r"numbers in a tensor, .*\(t\) == 1"),
     "shared state": (shared_memory(), (X,), {}, "overlaps another"),
 }
 

@@ -34,7 +34,12 @@ def listed(n: int) -> list[int]:
 
 class Recipe:
     def __init__(self, width: int) -> None:
-        self.width = width
+        self.width, self.order = width, [1, 0, 2]
+
+    @functools.lru_cache  # noqa: B019
+    def steps_of(self, shape: tuple[int, ...]) -> tuple[Any, ...]:
+        split = [shape[0], shape[1] // self.width, self.width]
+        return split, self.order, {"summed": [2], 3: shape[0] * 2}, None
 
     @functools.lru_cache(4)  # noqa: B019
     def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -49,7 +54,16 @@ PURE: dict[str, Callable[[Tensor], Any]] = {
     "a shape": lambda x: x.reshape(parts(x.shape)),
     "a shape and a number": lambda x: x.reshape(parts(tuple(x.shape), width=4)),
     "a method": lambda x: x.reshape(RECIPE.shape_of(x.shape)),
+    "a list that is read": lambda x: x * sum(listed(len(x))) + len(listed(len(x))[:1] + [3]),
+    "lists and dicts": lambda x: rearranged(x),
 }
+
+
+def rearranged(x: Tensor) -> Tensor:
+    """As einops has its recipes."""
+    split, order, others, nothing = RECIPE.steps_of(tuple(x.shape))
+    assert nothing is None and split is RECIPE.steps_of(tuple(x.shape))[0]
+    return x.reshape(split).permute(order).sum(others["summed"]) * others[3]
 
 
 @pytest.mark.parametrize("name", PURE)
@@ -85,6 +99,24 @@ def appended(x: Tensor) -> Tensor:
     return x * sum(numbers)
 
 
+def appended_behind_a_break(x: Tensor) -> Tensor:
+    numbers = listed(len(x))
+    torch._C._get_tracing_state()
+    numbers.append(len(numbers))
+    return x * sum(numbers)
+
+
+def kept_by_a_closure(x: Tensor) -> Any:
+    numbers = listed(len(x))
+    return lambda: numbers.append(2) or x * sum(numbers)
+
+
+def in_a_changed_list(x: Tensor) -> Tensor:
+    split, _, others, _ = RECIPE.steps_of(tuple(x.shape))
+    others["summed"].append(len(split))
+    return x * len(others["summed"])
+
+
 def written(x: Tensor) -> Tensor:
     cached = steps(len(x))
     cached += 1
@@ -95,6 +127,9 @@ OTHERS: dict[str, tuple[Any, Callable[[Tensor], Any]]] = {
     "prints": (printed, lambda x: x * printed(len(x))),
     "counts": (counted, lambda x: x * counted(len(x))),
     "makes a list that is changed": (listed, appended),
+    "makes a list that is changed behind a break": (listed, appended_behind_a_break),
+    "makes a list that is kept": (listed, lambda x: kept_by_a_closure(x)()),
+    "makes a dict with a list that is changed": (Recipe.steps_of, in_a_changed_list),
     "makes a tensor that is written": (steps, written),
 }
 
@@ -131,3 +166,22 @@ def test_a_function_of_tensors_that_writes_runs_as_often_as_in_eager() -> None:
             assert torch.equal(run(x), x * 2 + 1)
         counts.append(len(COUNTED))
     assert counts[0] == counts[1] == 2
+
+
+def test_a_list_that_is_given_away_is_the_same_object_in_each_call() -> None:
+    held: list[Any] = []
+    listed.cache_clear()
+
+    def given(x: Tensor) -> Any:
+        return x + 1, listed(len(x))
+
+    def stored(x: Tensor) -> Any:
+        held.append(listed(len(x)))
+        return x + 1, held[-1]
+
+    for function in (given, stored):
+        compiled = ingot.compile(function)
+        for n in (3, 5, 7, 9, 7, 11):
+            found, again = compiled(X[:n]), compiled(X[:n])
+            assert found[1] is again[1] and found[1] == [n, 2 * n]
+            assert found[1] is listed(n)

@@ -7,15 +7,25 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ingot.capture.guards import Kind
 from ingot.capture.sources import Source
-from ingot.capture.values.base import Arguments, Keywords, KnownObject, Value, map_values
+from ingot.capture.values.base import (
+    Arguments,
+    Keywords,
+    KnownObject,
+    LazyValue,
+    Value,
+    map_values,
+)
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.containers import DictValue
 from ingot.capture.values.deferred import is_none, logged_call, user_frames
-from ingot.capture.values.sequences import TupleValue
+from ingot.capture.values.keys import is_plain_key
+from ingot.capture.values.sequences import ListValue, TupleValue
 from ingot.capture.values.subclasses import BuiltinObject
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.wrap import wraps
@@ -32,8 +42,9 @@ class CachedFunction(KnownObject):
     Where the cache has no result for the arguments, a pure function is called during capture: that
     this comes too soon, nobody sees. One that only shows something (logger.warning_once) is called
     after the graph has run. A pure function of tensors is captured, and one that makes numbers of
-    sizes that vary: results are shared within a call, as in eager, and not between calls. Any other
-    breaks the graph, or is compiled for the sizes of the call."""
+    sizes that vary, or tuples, lists and dicts of such: results are shared within a call, as in
+    eager, and not between calls, which nobody sees of a list that stays inside and as it is. Any
+    other breaks the graph, or is compiled for the sizes of the call."""
 
     __slots__ = ("_captured", "_hits")
 
@@ -78,7 +89,9 @@ class CachedFunction(KnownObject):
             if hit is None:
                 if key is None or count != 0:
                     raise why
-                if _are_numbers(session, args, kwargs) and not _is_immutable(session, result):
+                if _are_numbers(session, args, kwargs) and not _note_shared(
+                    session, result, self.inner(session).describe()
+                ):
                     raise why  # a later call in eager is given the same object, as it is then
                 self._captured[key] = result, [*args, *kwargs.values()]
                 return result
@@ -194,12 +207,68 @@ def _are_numbers(session: Session, args: Arguments, kwargs: Keywords) -> bool:
     return True
 
 
-def _is_immutable(session: Session, result: Value) -> bool:
-    """Whether a result is a number or another constant, or a tuple of such."""
+class _Shared(NamedTuple):
+    """A list or dict in a cached result, which eager gives to later calls as well. It has what is
+    in it, the number of the instruction that made it, and the function in words."""
+
+    value: Value
+    members: list[Any]
+    step: int
+    function: str
+
+
+class _SharedValues(list[_Shared]):
+    """Those of a capture."""
+
+
+def refuse_shared(session: Session, is_result: Callable[[Value], bool]) -> None:
+    """At the end of a graph: raises Unsupported where what a cached function gives is changed, or
+    seen from outside."""
+    for shared in session.state(_SharedValues):
+        if is_result(shared.value) or not _is_unchanged(session, shared):
+            raise session.unsupported(
+                "symbolic-number",
+                f"{shared.function} is cached, gets a size that varies, and what it gives is "
+                "changed or leaves the graph",
+                step=shared.step,
+            )
+
+
+def _is_unchanged(session: Session, shared: _Shared) -> bool:
+    """Whether a list or dict has what it had. Values from outside may have been looked at since."""
+    members = _members(shared.value) or []
+    for member, before in zip_longest(members, shared.members):
+        is_looked_at = isinstance(before, LazyValue) and session.realize(before) is member
+        if member is not before and not is_looked_at:
+            return False
+    return True
+
+
+def _note_shared(session: Session, result: Value, function: str) -> bool:
+    """Whether a result is made of constants, tuples, lists and dicts, which is noted of the last
+    two."""
     result = session.realize(result)
-    if type(result) is TupleValue:
-        return all(map(functools.partial(_is_immutable, session), result.items))
-    return isinstance(result, (ConstantValue, SymIntValue))
+    if isinstance(result, (ConstantValue, SymIntValue)) or result.source is not None:
+        return True  # what is from outside is the same object in each call
+    members = _members(result)
+    if members is None:
+        return False
+    if type(result) is not TupleValue:
+        shared = _Shared(result, members, session.step_of_outermost, function)
+        session.state(_SharedValues).append(shared)
+    for member in members:
+        if isinstance(member, Value) and not _note_shared(session, member, function):
+            return False
+    return True
+
+
+def _members(value: Value) -> list[Any] | None:
+    """What is in a plain tuple, list or dict, with the keys before; None for other values."""
+    if type(value) in (TupleValue, ListValue) and value.python_type() in (tuple, list):
+        return list(value.items)  # type: ignore[attr-defined]
+    if type(value) is DictValue and value.cls is dict and all(map(is_plain_key, value.entries)):
+        return [*value.entries, *value.entries.values()]
+    return None
 
 
 def _key_of_captured(session: Session, args: Arguments, kwargs: Keywords) -> Any:

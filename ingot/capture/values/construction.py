@@ -403,11 +403,17 @@ for _value in (None, ..., NotImplemented):
 @means(range)
 def range_(session: Session, *bounds: Value) -> Value:
     bounds = tuple(map(session.realize, bounds))
+    if len(bounds) == 3 and _is_one(bounds[2]):
+        bounds = bounds[:2]
     if len(bounds) in (1, 2) and SymIntValue in map(type, bounds):
         start, stop = (ConstantValue(0), *bounds)[-2:]
         if _is_known_before(start) and _is_known_before(stop):
             return SymbolicRange(session, start, stop)
     return RangeValue(session.python(range, *map(session.integer, bounds)))
+
+
+def _is_one(step: Value) -> bool:
+    return step.is_constant() and type(step.constant()) is int and step.constant() == 1
 
 
 def _is_known_before(bound: Value) -> bool:

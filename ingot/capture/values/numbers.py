@@ -24,6 +24,7 @@ from ingot.capture.values.base import Constants, Operator, UnaryOperator, Value,
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.evaluated import Applied, Evaluated
 from ingot.capture.values.operator_methods import COMPARISONS, EQUALITIES, in_place_forms
+from ingot.capture.values.outside_branches import truth_from_outside
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
 from ingot.errors import Unsupported
 from ingot.graph.symbols import to_expr
@@ -99,6 +100,8 @@ class NumberValue(Value):
     # -- its truth ---------------------------------------------------------------------------------
 
     def truth(self, session: Session) -> bool:
+        if self.decided is None:
+            self.decided = truth_from_outside(session, self.tensor)
         if self.decided is None:
             raise session.unsupported("number-in-tensor", f"a branch on {self.describe()}")
         return self.decided

@@ -17,6 +17,7 @@ from ingot.capture.values.base import Arguments, Keywords, Value, positions
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.flex_attention import item_at_tensors
 from ingot.capture.values.numbers import NumberValue, call, method
+from ingot.capture.values.packed import first_batch_size
 from ingot.capture.values.sequences import SliceValue, TupleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.tensor_lists import fakes_in
@@ -171,6 +172,8 @@ def _getitem(
     key = session.realize(args[0])
     if (mapped := item_at_tensors(session, tensor, key)) is not None:
         return mapped
+    if (first := first_batch_size(session, tensor, key)) is not None:
+        return first
     if isinstance(key, TupleValue):
         keys = key.items
     else:

@@ -11,11 +11,12 @@ import functools
 import operator
 import weakref
 from collections.abc import Iterable, Iterator
-from types import MemberDescriptorType
+from types import MemberDescriptorType, NoneType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ingot.capture import polyfills
 from ingot.capture.bytecode import VERSION
 from ingot.capture.effects import Operation
 from ingot.capture.guards import Kind
@@ -581,6 +582,10 @@ class SliceValue(Value):
         return super().get_attribute(session, name)
 
     def method_indices(self, session: Session, length: Value) -> Value:
+        parts = list(map(session.realize, (*self.bounds, length)))
+        is_plain = {part.python_type() for part in parts} <= {int, NoneType}
+        if is_plain and not all(part.is_constant() for part in parts):
+            return session.call(session.builtin(polyfills.slice_indices), parts, {})
         return session.wrap_constant(session.really(self.constant().indices, [length], {}))
 
     def binary(

@@ -33,6 +33,7 @@ from ingot.capture.values.constant import NONE, ConstantValue, as_value
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
 from ingot.capture.values.operator_methods import BINARY_METHODS, EQUALITIES, in_place_forms
+from ingot.capture.values.outside_branches import truth_from_outside
 from ingot.capture.values.relations import RELATIONS, RelationValue
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.subclasses import BuiltinObject, refuse_overrides
@@ -140,6 +141,9 @@ class TensorValue(Value):
         known = self.known_number(session)
         if known is not None:
             return bool(known)
+        truth = truth_from_outside(session, self)
+        if truth is not None:
+            return truth
         raise session.unsupported("data-branch", f"a branch on the values of {self.describe()}")
 
     def known_number(self, session: Session) -> torch.Tensor | None:
