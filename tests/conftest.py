@@ -14,6 +14,7 @@ import pytest
 
 from ingot import sharing
 from ingot.codegen.store import store_in
+from ingot.kept import varied
 from ingot.native import _native
 from ingot.rules import hand_over
 from tests.long import leave_sweeps
@@ -60,6 +61,13 @@ def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         store_in.cache_clear()
         yield
     store_in.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What becomes a symbol is the same in a test, whatever sizes other runs saw to vary."""
+    if request.module.__name__ != "tests.kept.test_varied":
+        monkeypatch.setattr(varied, "recalled", lambda *_: varied.Varied())
 
 
 @pytest.fixture(autouse=True)

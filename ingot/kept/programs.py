@@ -102,6 +102,18 @@ def found_or_compiled(
     return run, risks
 
 
+def is_missing(captured: Captured, options: Options) -> bool:
+    """Whether the program of a captured graph may be kept, and no process has kept it."""
+    store = store_in("programs")
+    if not store.is_open or not captured.ops:
+        return False
+    try:
+        _require_plain(captured)
+        return not store.has(key_of(captured, options, Sizes(captured.context.shapes)))
+    except NotKept:
+        return False
+
+
 def _look_up(store: Store, key: str, again: _Again) -> KeptProgram | str:
     """The program, or the key to keep it under.
 
