@@ -63,8 +63,8 @@ def _joined(known: tuple[str, ...], quantities: Iterable[Quantity]) -> tuple[str
 
 
 def recalled(function: tuple[str, str], captured: Captured, options: Options) -> Varied:
-    """What earlier processes saw to vary, of that which the program of a captured call would be
-    compiled for; nothing where that is kept, or is not to be kept."""
+    """What earlier processes saw to vary, of that which a captured call would be compiled for.
+    Nothing where its program is kept, or is not to be kept."""
     key = _key(function)
     if not store_in("varied").is_open or key in _of_this_process:
         return Varied()

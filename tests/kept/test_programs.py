@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import ingot
 from ingot.codegen.store import Store, store_in
 from ingot.compiler import Compiler
-from ingot.kept import digest
+from ingot.kept import digest, loading
 from ingot.kept.contents import contents_of, read_contents
 from ingot.kept.format import Named, packed, unpacked
 from ingot.kept.programs import FOUND
@@ -457,3 +457,12 @@ def test_threads_and_grad_modes_do_not_mix() -> None:
                 alike(called(lambda x: x * torch.ones(6), (X,))[0], X * torch.ones(6))
         finally:
             torch.set_default_dtype(torch.float32)
+
+
+def test_files_that_llvm_has_to_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on other machines."""
+    assert called(scaled, (X,))[1] == ""
+    monkeypatch.setattr(loading._native, "load_objects", lambda *_: None)
+    result, found = called(scaled, (X,))
+    alike(result, scaled(X))
+    assert found == FOUND
