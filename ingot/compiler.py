@@ -32,6 +32,7 @@ from ingot.capture import (
 from ingot.capture.facts import operations_are_watched
 from ingot.capture.guard_filter import filter_guards
 from ingot.capture.guard_set import GuardSet, closest
+from ingot.capture.guards import Quantity
 from ingot.capture.inner_calls import unwatched
 from ingot.capture.marks import disabled_by_itself, why_disabled
 from ingot.capture.meanings import stated
@@ -204,6 +205,8 @@ class Compiler:
     def _compile(self, slots: Args, args: Args, kwargs: Kwargs) -> tuple[Compilation, Run | None]:
         hand_over()
         compilation = self.new_compilation(self.difference(slots))
+        if self.sizes.is_symbolic and not self.guards:
+            self.sizes.recall = self._recall
         self.sizes.observe(self.guards, self.entries, slots)
         if self.passes_function:
             self.sizes.observed |= sharing.changed_floats(self.options, slots)
@@ -219,6 +222,7 @@ class Compiler:
         try:
             run = ladder.climb()
             self.eager_calls.failures.forget(slots)
+            self._remember(ladder.captured)
         except Unsupported as reason:
             self.eager_calls.keep(compilation, reason, ladder.captured)
         except (BackendError, GraphBreakError):
@@ -231,6 +235,29 @@ class Compiler:
 
             debug(compilation)
         return compilation, run
+
+    def _remember(self, captured: Captured | None) -> None:
+        """Remembers for later processes what varies in a call that was compiled."""
+        observed = [q for q in self.sizes.observed if isinstance(q, Quantity)]
+        if captured is None or not captured.guards.symbols or not observed:
+            return
+        from ingot.kept.varied import Varied, remember
+
+        varied = Varied(frozenset(observed), captured.speculative)
+        remember((self.name, self.where), varied)
+
+    def _recall(self, captured: Captured) -> tuple[frozenset[Quantity], frozenset[Quantity]]:
+        """What earlier processes remembered of a call that is the first one here."""
+        from ingot.kept.varied import recalled
+
+        return recalled((self.name, self.where), captured, self.native_options)
+
+    @property
+    def native_options(self) -> Options:
+        """The options that Ingot compiles with now."""
+        if self.options.memory_budget is None:
+            return replace(self.options, memory_budget=torch_controls.memory_budget())
+        return self.options
 
     kind = "function"
 
@@ -331,10 +358,7 @@ class Compiler:
         if not captured.ops:
             return _without_work(captured.graph_module.graph), None
         if self.options.is_native:
-            options = self.options
-            if options.memory_budget is None:
-                options = replace(options, memory_budget=torch_controls.memory_budget())
-            frozen = {}
+            options, frozen = self.native_options, {}
             if self.options.freeze:
                 frozen = dict(_module_state(captured, slots))
             from ingot.kept.programs import found_or_compiled  # with what only this needs

@@ -12,6 +12,7 @@ import os
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ingot.capture import Captured, Request
@@ -32,6 +33,10 @@ _FLOATS = frozenset({float})
 _NUMBERS = _FLOATS | {int}
 _MISTAKES = (AttributeError, NameError, TypeError)
 """Errors that Ingot never refuses a program by: they are mistakes in its own code."""
+
+Recall = Callable[[Captured], tuple[frozenset[Quantity], frozenset[Quantity]]]
+"""Gives what a captured call would be compiled for, and other processes saw to vary, and what
+became symbols beside that (`kept.varied.recalled`)."""
 
 Run = Callable[[tuple[Any, ...], tuple[Any, ...], dict[str, Any]], Any]
 
@@ -68,6 +73,7 @@ class SizePolicy:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.observed: Observed = frozenset()
+        self.recall: Recall | None = None  # asked once
         self.speculative: SpeculativeSizes | None = None  # once there is an entry
         self.is_symbolic = options.dynamic is not False and options.is_native
         self.speculates = self.is_symbolic
@@ -183,6 +189,8 @@ class Ladder:
     def _try(self, rung: Rung) -> Run | None:
         """The program of a rung; None where its symbols break the graph."""
         captured = self._capture(rung.sizes)
+        if rung.sizes is Sizes.SYMBOLIC and self._recall(captured):
+            return self.climb()
         if rung.sizes is Sizes.STATIC:
             self._refuse_large_integers(captured)
         elif self._breaks_by_symbols(captured):
@@ -201,6 +209,22 @@ class Ladder:
             captured = self._capture_call(self.policy.request(sizes, self.continuations))
             self.captured = compilation.captured = captured
         return captured
+
+    def _recall(self, captured: Captured) -> bool:
+        """Whether more becomes a symbol, since other processes saw it to vary."""
+        recall, self.policy.recall = self.policy.recall, None
+        if recall is None:
+            return False
+        observed, speculative = recall(captured)
+        if not observed:
+            return False
+        for quantity in sorted(observed, key=attrgetter("name")):
+            line = f"{quantity.name} is a symbol: an earlier process saw it to vary"
+            self.compilation.log.decisions.append(line)
+        self.policy.observed |= observed
+        known = frozenset(captured.guards.sizes())
+        self.policy.speculative = SpeculativeSizes(speculative, known)
+        return True
 
     def _breaks_by_symbols(self, captured: Captured) -> bool:
         """Whether a graph breaks that would not break, or elsewhere, for the sizes of the call."""

@@ -60,7 +60,7 @@ from ingot.runtime.cuda_graphs import Machine, Replayed, why_not
 from ingot.runtime.program import Program
 from ingot.runtime.traces import kernel_steps, unaligned_inputs
 from ingot.runtime.training import TrainingProgram, WithLeaves
-from ingot.runtime.windows import WithWindows, windows_by_sizes
+from ingot.runtime.windows import Windows, WithWindows
 from ingot.schedule import schedule
 from ingot.schedule.plan import Plan
 from ingot.torch_private import GRADIENTS, require
@@ -112,7 +112,7 @@ def compile_inference(
     windows = _detached_windows(aten, fakes)
     if not windows:
         return CompiledGraph(built.run, built)
-    views = windows_by_sizes(windows, size_places(windows, aten.symbols, aten.outputs))
+    views = Windows(windows, size_places(windows, aten.symbols, aten.outputs))
     return CompiledGraph(WithWindows(built.run, views, len(aten.outputs)), built)
 
 
@@ -180,7 +180,7 @@ def compile_training(
         run = _with_gradients(built, graph, cut, backwards, compilation, options)
     if contract.windows:
         places = contract.window_places if contract.views else {}
-        run = WithWindows(run, windows_by_sizes(contract.views, places), contract.user_outputs)
+        run = WithWindows(run, Windows(contract.views, places), contract.user_outputs)
     return CompiledGraph(run, built)
 
 

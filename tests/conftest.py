@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from ingot import sharing
+from ingot.codegen.store import store_in
+from ingot.kept import varied
 from ingot.native import _native
 from ingot.rules import hand_over
 from tests.long import leave_sweeps
@@ -48,6 +50,24 @@ def no_internal_error(request: pytest.FixtureRequest) -> Iterator[None]:
         log.removeHandler(errors)
     if errors.texts and request.node.get_closest_marker("internal_error") is None:
         pytest.fail("\n".join(errors.texts), pytrace=False)
+
+
+@pytest.fixture
+def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For tests that look at what compiling leaves in this process, which finding a program does
+    not."""
+    with monkeypatch.context() as patch:
+        patch.setenv("INGOT_CACHE_DIR", "")
+        store_in.cache_clear()
+        yield
+    store_in.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_remembered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What becomes a symbol is the same in a test, whatever sizes other runs saw to vary."""
+    if request.module.__name__ != "tests.kept.test_varied":
+        monkeypatch.setattr(varied, "recalled", lambda *_: varied.Varied())
 
 
 @pytest.fixture(autouse=True)

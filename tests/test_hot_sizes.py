@@ -91,6 +91,7 @@ def test_the_budget() -> None:
     assert len(compiler.compilations) == 1 + MAX_HOT == len(compiler.dispatcher.entries())
 
 
+@pytest.mark.usefixtures("nothing_is_kept")
 def test_gradients_and_their_program() -> None:
     """The backward's program is there when the entry is."""
     weight = torch.randn(5, 4, requires_grad=True)

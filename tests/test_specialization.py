@@ -101,6 +101,7 @@ def biased_mlp(x: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor
 
 
 @pytest.mark.parametrize("shapes", [*itertools.product([(8,), (5, 8), (1, 8)], [(3,), (5, 3)])])
+@pytest.mark.usefixtures("nothing_is_kept")
 def test_sums_of_a_bias_gradient_are_there_where_it_was_broadcast(
     shapes: tuple[tuple[int, ...], ...],
 ) -> None:
@@ -143,6 +144,7 @@ def cut(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(("function", "size"), [(grouped, (7, 1)), (cut, (5, 3))])
+@pytest.mark.usefixtures("nothing_is_kept")
 def test_a_part_of_the_gradients_depends_on_no_further_sizes(
     function: Callable[[Tensor], tuple[Tensor, Tensor]], size: tuple[int, int]
 ) -> None:

@@ -29,6 +29,8 @@ def is_compiled(compiled: Any) -> bool:
     """Whether all of it was compiled, and with its gradients."""
     compiler = Compiler.of(compiled)
     assert compiler is not None
+    for compilation in compiler.compilations:
+        compilation.log.complete()
     return all(c.skipped is None and c.break_ is None for c in compiler.compilations) and any(
         c.backward is not None and c.backward.skipped is None for c in compiler.compilations
     )

@@ -22,6 +22,8 @@ from tests.oracle import alike
 from tests.test_differentiation import EAGER, both, whole
 from tests.test_training import is_compiled, wanted
 
+pytestmark = pytest.mark.usefixtures("nothing_is_kept")
+
 
 def compilation_of(compiled: Any) -> Compilation:
     compiler = Compiler.of(compiled)

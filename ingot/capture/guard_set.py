@@ -205,6 +205,12 @@ class GuardSet:
         for source in self._changed(int, slots):
             yield Quantity(source, "value")
 
+    def integers(self) -> Iterator[Source]:
+        """The ints that are relied on."""
+        for guard in self:
+            if guard.kind is Kind.EQUALS and type(guard.data) is int and guard.source is not None:
+                yield guard.source
+
     def takes_integers(self) -> bool:
         """Whether ints from outside are symbols."""
         return any(quantity.what == "value" for quantity in self.symbols.values())

@@ -37,6 +37,7 @@ KINDS = {
     "triton": "GPU binaries",
     "tuned": "times measured on GPUs",
     "package": "digests of Ingot's own files",
+    "varied": "sizes that were seen to vary",
 }
 """What the stores are called (see `store_in`), and what lies in each."""
 
@@ -166,6 +167,10 @@ class Store:
             return False
         self.counts.add_made()
         return True
+
+    def has(self, key: str) -> bool:
+        """Whether there is a file under this key, whatever it holds."""
+        return self.folder is not None and (self.folder / _name(key)).is_file()
 
     # -- for people, who ask what is there ---------------------------------------------------------
 

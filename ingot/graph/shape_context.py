@@ -179,6 +179,16 @@ class ShapeContext:
         """The value of the expression in the present call."""
         return e.evaluate(self.hints)
 
+    def known_equal(self) -> Iterator[tuple[Expr, Expr]]:
+        """What guards equate: symbols and other expressions, each with its value."""
+        for symbol, value in self._pinned.items():
+            yield symbol, as_expr(value)
+        yield from self._constants.items()
+
+    def known_above_one(self) -> tuple[Symbol, ...]:
+        """The sizes that guards say are not 1."""
+        return tuple(self._larger)
+
     def constants(self) -> Iterator[tuple[Symbol, int, str]]:
         """The symbols that guards have pinned to a value: each with that, and the user's line that
         needed it."""
@@ -416,24 +426,63 @@ class ShapeContext:
             raise unsupported(
                 "data-decided-size", "sizes that the data decide are asked about", self.where
             )
-        state = vars(self)
-        before = {name: state[name] for name in (*_STATE, "closed", "supposes")}
         guards = len(self.guards)
-        for name in _STATE:
-            state[name] = copy.copy(state[name])
-        self.hints.update(sizes)
-        self.closed, self.supposes = False, True
-        try:
-            answer, further = ask(), self.guards[guards:]
-        finally:
-            state.update(before)
-            self._forget_proofs()
+        with self._apart(self.now(), sizes):
+            self.supposes = True
+            answer = ask()
+            further = self.guards[guards:]
         for guard in further:
             if not guard.left.symbols | guard.right.symbols <= sizes.keys():
                 raise unsupported(
                     "data-decided-size", "sizes that are not known are asked about", self.where
                 )
         return answer, further
+
+    # -- another time ------------------------------------------------------------------------------
+
+    def now(self) -> Moment:
+        """What is known now, to be put back for a while by `as_of`."""
+        state = vars(self)
+        moment = {}
+        for name in _STATE:
+            moment[name] = copy.copy(state[name])
+        return Moment(moment)
+
+    @contextlib.contextmanager
+    def as_of(self, moment: Moment, hints: Iterable[int]) -> Iterator[None]:
+        """Inside, only that is known which was known at a moment, of a call with these sizes.
+        Questions leave guards, of which nothing is known behind it."""
+        with self._apart(moment, dict(zip(self.hints, hints))):
+            yield
+
+    @contextlib.contextmanager
+    def _apart(self, moment: Moment, sizes: Mapping[Symbol, int]) -> Iterator[None]:
+        state = vars(self)
+        before = {name: state[name] for name in (*_STATE, "closed", "supposes")}
+        for name, value in moment.state.items():
+            state[name] = copy.copy(value)
+        self.hints.update(sizes)
+        self.closed = False
+        self._forget_proofs()
+        try:
+            yield
+        finally:
+            state.update(before)
+            self._forget_proofs()
+
+    def adopt(self, guards: Iterable[ShapeGuard], limited: Iterable[Expr]) -> None:
+        """Rely on guards that hold in the present call, as if questions had left them. Some keep
+        the `limited` expressions within INTEGERS."""
+        for guard in guards:
+            self.where = guard.where
+            self._guard((guard.left, guard.relation, guard.right))
+        self.limited += limited
+
+
+class Moment(NamedTuple):
+    """What a ShapeContext knew at a time."""
+
+    state: Mapping[str, Any]
 
 
 _STATE = (

@@ -19,7 +19,7 @@ from ingot.kept.names import NotKept
 
 logger = logging.getLogger("ingot")
 
-FORMAT = 3
+FORMAT = 4
 """Of what is kept; another one where the same key stands for something else."""
 
 

@@ -7,6 +7,7 @@ compiles it. What the digest cannot tell apart is not kept.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import os
@@ -33,15 +34,16 @@ from ingot.torch_private import registered_kernels
 
 if TYPE_CHECKING:
     from ingot.capture import Captured
+    from ingot.kept.sizes import Sizes
     from ingot.options import Options
 
 _WITHOUT_EFFECT = frozenset({"INGOT_CACHE_DIR", "INGOT_DEBUG"})
 """Variables that decide nothing about a program."""
 
 
-def key_of(captured: Captured, options: Options) -> str:
+def key_of(captured: Captured, options: Options, sizes: Sizes) -> str:
     """The key, in hexadecimal. Raises NotKept where there is none."""
-    _require_static(captured)
+    _require_known(captured)
     if options.freeze:
         raise NotKept("weights are frozen in it")
     if options.emit != "llvm":
@@ -51,18 +53,18 @@ def key_of(captured: Captured, options: Options) -> str:
         _versions(),
         _surroundings(),
         (options.mode, options.numerics, options.memory_budget),
-        tuple(_facts_of_inputs(list(map(attrgetter("fake"), captured.inputs)))),
-        tuple(_facts_of_nodes(captured.graph_module.graph)),
+        sizes.facts(),
+        tuple(_facts_of_inputs(list(map(attrgetter("fake"), captured.inputs)), sizes)),
+        tuple(_facts_of_nodes(captured.graph_module.graph, sizes)),
         repr(sorted(captured.graph_module.meta.items())),
     )
     return hashlib.sha256(packed(facts)).hexdigest()
 
 
-def _require_static(captured: Captured) -> None:
+def _require_known(captured: Captured) -> None:
     context = captured.context
-    shapes = context.shapes
-    if shapes.hints or shapes.guards or shapes.unbacked.roots:
-        raise NotKept("sizes vary")
+    if context.shapes.unbacked.roots:
+        raise NotKept("sizes depend on the data")
     if context.effects:
         raise NotKept("it has effects")
 
@@ -187,19 +189,22 @@ _KNOWN = frozenset(
 """Attributes of fakes that are told below, or say nothing that the others do not."""
 
 
-def _facts_of_inputs(fakes: list[Any]) -> Iterator[tuple[Any, ...]]:
+def _facts_of_inputs(fakes: list[Any], sizes: Sizes) -> Iterator[tuple[Any, ...]]:
     storages: dict[int, int] = {}
     numbers = dict(zip(map(id, fakes), itertools.count()))
     for fake in fakes:
+        if isinstance(fake, torch.SymInt):
+            yield "integer", sizes.told(fake)
+            continue
         if type(fake) is not FakeTensor or not vars(fake).keys() <= _KNOWN:
             raise NotKept(f"it is given a {type(fake).__name__} that is no plain tensor")
         if fake.requires_grad and fake.is_leaf and not fake.required_grad:
             raise NotKept("it makes a leaf of what it is given")
         base = fake._base
         yield (
-            tuple(map(_known_size, fake.shape)),
-            tuple(map(_known_size, fake.stride())),
-            _known_size(fake.storage_offset()),
+            tuple(map(sizes.told, fake.shape)),
+            tuple(map(sizes.told, fake.stride())),
+            sizes.told(fake.storage_offset()),
             fake.dtype,
             fake.device,
             fake.layout,
@@ -207,30 +212,25 @@ def _facts_of_inputs(fakes: list[Any]) -> Iterator[tuple[Any, ...]]:
             (fake.is_inference(), fake.is_conj(), fake.is_neg(), fake.is_outside),
             (fake.counts_alone, fake.shown_in_inference, fake.origin is None),
             storages.setdefault(storage_key(fake), len(storages)),
-            _known_size(fake.meta.untyped_storage().nbytes()),
+            sizes.told(fake.meta.untyped_storage().nbytes()),
             None if fake.is_inference() else fake._version,  # those of inference mode have none
             numbers.get(id(base)),
         )
 
 
-def _known_size(size: Any) -> int:
-    if type(size) is not int:
-        raise NotKept("sizes vary")
-    return size
-
-
 # -- what was captured -----------------------------------------------------------------------------
 
 
-def _facts_of_nodes(graph: fx.Graph) -> Iterator[tuple[Any, ...]]:
+def _facts_of_nodes(graph: fx.Graph, sizes: Sizes) -> Iterator[tuple[Any, ...]]:
     numbers: dict[fx.Node, int] = {}
+    told = functools.partial(_told, numbers, sizes)
     for node in graph.nodes:
         if node.op in ("get_attr", "call_module"):
             raise NotKept("it has tensors in it")
         target = node.target
         if node.op == "call_function":
             target = name_of(target)
-        arguments = _told(node.args, numbers), _told(node.kwargs, numbers)
+        arguments = told(node.args), told(node.kwargs)
         yield node.op, node.name, target, arguments, tuple(_facts_of_meta(node.meta))
         numbers[node] = len(numbers)
 
@@ -249,23 +249,22 @@ _FOLLOWING = frozenset({"val"})
 """What follows from the nodes before and the inputs."""
 
 
-def _told(argument: Any, numbers: dict[fx.Node, int]) -> Any:
+def _told(numbers: dict[fx.Node, int], sizes: Sizes, argument: Any) -> Any:
     """An argument, of what can be packed; each kind of container has its own word."""
     if isinstance(argument, fx.Node):
         return "node", numbers[argument]
+    told = functools.partial(_told, numbers, sizes)
     if isinstance(argument, slice):
-        parts = argument.start, argument.stop, argument.step
-        return "slice", _told(parts, numbers)
+        return "slice", told((argument.start, argument.stop, argument.step))
     if isinstance(argument, dict):
         items = []
         for name, item in argument.items():
-            items.append((name, _told(item, numbers)))
+            items.append((name, told(item)))
         return "dict", tuple(items)
     if isinstance(argument, (tuple, list)):
-        items = []
-        for item in argument:
-            items.append(_told(item, numbers))
-        return type(argument).__name__, tuple(items)
+        return type(argument).__name__, tuple(map(told, argument))
+    if isinstance(argument, torch.SymInt):
+        return "symbolic", sizes.told(argument)
     if argument is Ellipsis:
         return ("ellipsis",)
     return "constant", argument

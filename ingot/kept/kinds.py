@@ -112,6 +112,13 @@ def _tell_package(content: bytes) -> str:
     return content.hex()[:12]
 
 
+def _tell_names(content: bytes) -> str:
+    from ingot.kept.varied import names_in
+
+    observed, speculative = names_in(content)
+    return ", ".join((*observed, *speculative))
+
+
 READERS: dict[str, Reader] = {
     "programs": Reader(_tell_program, _unpack_program),
     "llvm": Reader(_tell_object, _tell_object),
@@ -119,5 +126,6 @@ READERS: dict[str, Reader] = {
     "triton": Reader(_tell_binary, _tell_binary),
     "tuned": Reader(_tell_times, _tell_times),
     "package": Reader(_tell_package, _tell_package),
+    "varied": Reader(_tell_names, _tell_names),
 }
 assert READERS.keys() == KINDS.keys()

@@ -17,14 +17,23 @@ def native_program(
 ) -> _native.Program:
     """The program of a description in which kernels stand by their names. `images` are the object
     files that have them; they are linked, and nothing is generated."""
-    addresses: Any = {}
-    if names:
-        from ingot.codegen.llvm.library import link
-
-        addresses = link(images, names)
+    addresses, owner = _linked(names, images)
     steps = []
     for step in description[STEPS]:
         steps.append(with_addresses(step, addresses))
     parts = list(description)
-    parts[STEPS], parts[OWNER] = tuple(steps), addresses
+    parts[STEPS], parts[OWNER] = tuple(steps), owner
     return _native.Program(tuple(parts))
+
+
+def _linked(names: Sequence[str], images: Sequence[bytes]) -> tuple[Any, Any]:
+    """The addresses of functions in object files, by name, and what holds their memory."""
+    if not names:
+        return {}, None
+    loaded = _native.load_objects(tuple(images), frozenset(names))
+    if loaded is not None:
+        return loaded
+    from ingot.codegen.llvm.library import link
+
+    linked = link(images, names)
+    return linked, linked

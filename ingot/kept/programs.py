@@ -1,15 +1,17 @@
-"""The programs of captured graphs that are kept: for CPUs, of sizes that are known.
+"""The programs of captured graphs that are kept: for CPUs, of sizes that are known or vary.
 
 In: a captured graph. Out: its program, which an earlier process has planned and compiled, or which
 is compiled now, and kept. Capture has run in any case, so the guards and what is done to Python's
 objects are made anew. A file has the program's description (see `runtime/description.py`), with the
-names of kernels and functions in it, the kernels' object files, and the risks; in front of them
-the name of the function, for people (see `contents.py`).
+names of kernels and functions in it, the kernels' object files, the risks, and the guards that
+compiling left on sizes (see `sizes.py`); in front of them the name of the function, for people (see
+`contents.py`).
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,13 +19,15 @@ import torch
 
 from ingot.built import Built, CompiledGraph, Risks
 from ingot.capture.inner_calls import unwatched
-from ingot.codegen.store import store_in
+from ingot.codegen.store import Store, store_in
 from ingot.compilation import Compilation, Log
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.kept.contents import contents_of, found
 from ingot.kept.digest import key_of
 from ingot.kept.loading import native_program
 from ingot.kept.names import NotKept
+from ingot.kept.sizes import Question, Sizes
+from ingot.runtime.windows import WithWindows
 from ingot.serial import serial
 
 if TYPE_CHECKING:
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
     from ingot.options import Options
 
 FOUND = "found among the programs that are kept"
+OTHER_SIZES = "kept for other sizes"
+MOST_VARIANTS = 8
+"""Programs of one graph that are kept, each for other relations of the sizes that vary."""
 
 
 class KeptProgram(NamedTuple):
@@ -66,26 +73,26 @@ def found_or_compiled(
     compiled."""
     log, store = compilation.log, store_in("programs")
     compile_ = _Compile(captured, options, frozen, import_pipeline)
+    question = Question(captured.context.shapes)
     key: str | None = None
     if store.is_open:
         try:
             with log.stage("look up"):
                 _require_plain(captured)
-                key = key_of(captured, options)
-                again = _Again(compile_, compilation, Modes.now())
-                known = found(store, key, functools.partial(_restored, again, key))
+                again = _Again(compile_, compilation, Modes.now(), question)
+                known = _look_up(store, key_of(captured, options, question.sizes), again)
         except NotKept as reason:
             _not_kept(log, reason)
-            key = None
         else:
-            if known is not None:
+            if isinstance(known, KeptProgram):
                 log.kept = FOUND
                 return known.run, known.risks
+            key = known
     run, built = compile_(compilation)
     risks = built.risks
     if key is not None:
         try:
-            program = _program(run, built, risks)
+            program = _program(run, built, risks, question)
             kernels = len(program[1][0])
             store.put(key, contents_of(compilation.name, compilation.where, kernels, program))
         except NotKept as reason:
@@ -95,17 +102,45 @@ def found_or_compiled(
     return run, risks
 
 
+def is_missing(captured: Captured, options: Options) -> bool:
+    """Whether the program of a captured graph may be kept, and no process has kept it."""
+    store = store_in("programs")
+    if not store.is_open or not captured.ops:
+        return False
+    try:
+        _require_plain(captured)
+        return not store.has(key_of(captured, options, Sizes(captured.context.shapes)))
+    except NotKept:
+        return False
+
+
+def _look_up(store: Store, key: str, again: _Again) -> KeptProgram | str:
+    """The program, or the key to keep it under.
+
+    Where sizes vary there may be several, each for those of which its guards hold. Of many, the
+    last one is replaced."""
+    variant = key
+    for number in range(MOST_VARIANTS):
+        if number:
+            variant = hashlib.sha256(f"{key} {number}".encode()).hexdigest()
+        known = found(store, variant, functools.partial(_restored, again, variant))
+        if isinstance(known, KeptProgram):
+            return known
+        if known is None:
+            break
+    return variant
+
+
 def _not_kept(log: Log, reason: NotKept) -> None:
     log.kept = f"not kept: {reason}"
     store_in("programs").counts.add_not_kept(str(reason))
 
 
 def _require_plain(captured: Captured) -> None:
-    """Raises NotKept for graphs of other devices, and of sizes that vary."""
+    """Raises NotKept for graphs of other devices."""
     for each in captured.inputs:
-        if not isinstance(each.fake, torch.Tensor):
-            raise NotKept("sizes vary")
-        _require_cpu(each.fake)
+        if isinstance(each.fake, torch.Tensor):
+            _require_cpu(each.fake)
     for node in captured.graph_module.graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
@@ -120,27 +155,31 @@ def _require_cpu(fake: torch.Tensor) -> None:
 # -- what is kept ----------------------------------------------------------------------------------
 
 
-def _program(run: Any, built: Built, risks: Risks) -> tuple[Any, ...]:
+def _program(run: Any, built: Built, risks: Risks, question: Question) -> tuple[Any, ...]:
     """What is kept of a program, to be packed."""
+    from ingot.kept.contracts import told_windows
     from ingot.kept.description import told_program
 
-    training = None
-    if run is not built.program.native:
-        training = _training(run, built)
-    if risks.checks or risks.binds or risks.is_replayed:
+    if risks.checks or risks.binds or risks.is_replayed or question.depends_on_data:
         raise NotKept("sizes depend on the data")
+    windows = training = None
+    if isinstance(run, WithWindows):
+        windows, run = told_windows(run, question.sizes), run.run
+    if run is not built.program.native:
+        training = _training(run, built, question.sizes)
     known = risks.fails_at, risks.draws, risks.leaves_traces, risks.fails_first
-    return *told_program(built.plan, built.code), known, training
+    parts = known, training, windows, question.answer()
+    return *told_program(built.plan, built.code), *parts
 
 
-def _training(run: Any, built: Built) -> Any:
+def _training(run: Any, built: Built, sizes: Sizes) -> Any:
     """What is kept of a program that records gradients, beside its forward."""
     from ingot.kept.training import told_training
     from ingot.runtime.training import TrainingProgram
 
     if not isinstance(run, TrainingProgram) or run.forward is not built.program.native:
         raise NotKept("it is run in parts")
-    return told_training(run)
+    return told_training(run, sizes)
 
 
 def _keep_backwards(run: Any, key: str, compilation: Compilation) -> None:
@@ -148,7 +187,8 @@ def _keep_backwards(run: Any, key: str, compilation: Compilation) -> None:
     if compilation.backward is not None:
         from ingot.kept.training import Keeping, Whole
 
-        run.backwards = Keeping(key, run.contract, Whole.of(run, compilation))
+        whole = Whole.of(run, compilation)
+        whole.program.backwards = Keeping(key, whole.program.contract, whole)
 
 
 # -- what is found ---------------------------------------------------------------------------------
@@ -158,8 +198,11 @@ class _Again:
     """Compiles a captured graph whose program was found, when something is asked that no file
     has."""
 
-    def __init__(self, compile_: _Compile, compilation: Compilation, modes: Modes) -> None:
+    def __init__(
+        self, compile_: _Compile, compilation: Compilation, modes: Modes, question: Question
+    ) -> None:
         self._compile, self._compilation, self._modes = compile_, compilation, modes
+        self.question, self.answer = question, question.answer()
         self._compiled: tuple[CompiledGraph, Compilation] | None = None
 
     @serial
@@ -167,7 +210,8 @@ class _Again:
         """The programs, made once, and what is known of them."""
         if self._compiled is None:
             again = Compilation(self._compilation.name, self._compilation.where)
-            with unwatched(), undisturbed(), preserved():
+            asked_again = self.question.asked_again(self.answer)
+            with unwatched(), undisturbed(), preserved(), asked_again:
                 self._modes.set()
                 self._compiled = self._compile(again), again
         return self._compiled
@@ -184,8 +228,13 @@ class _Again:
         self._compilation.partial_backwards = again.partial_backwards
 
 
-def _restored(again: _Again, key: str, program: Any) -> KeptProgram:
-    description, (names, images), known, training = program
+def _restored(again: _Again, key: str, program: Any) -> KeptProgram | str:
+    """The program; `OTHER_SIZES` where its guards do not hold for those at hand."""
+    description, (names, images), known, training, windows, answer = program
+    question = again.question
+    if not question.is_answered_by(answer):
+        return OTHER_SIZES
+    again.answer = answer
     fails_at, draws, leaves_traces, fails_first = known
     native = native_program(description, names, images)
     generators = (torch.default_generator,) if draws and fails_at is not None else ()
@@ -196,8 +245,15 @@ def _restored(again: _Again, key: str, program: Any) -> KeptProgram:
 
         def whole() -> Whole:
             graph, compilation = again.compiled()
-            return Whole.of(graph.run, compilation)  # type: ignore[arg-type]
+            whole = Whole.of(graph.run, compilation)
+            whole.require_like(training, question.sizes)
+            return whole
 
-        run = training_program(native, training, key, whole)
+        run = training_program(native, training, question.sizes, key, whole)
+    if windows is not None:
+        from ingot.kept.contracts import with_windows
+
+        run = with_windows(run, windows, question.sizes)
+    question.take(answer)
     again.offer(native)
     return KeptProgram(run, native, risks)

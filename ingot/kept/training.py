@@ -7,7 +7,6 @@ gradients.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,19 +14,14 @@ from typing import Any, NamedTuple
 from ingot.built import Built
 from ingot.codegen.store import store_in
 from ingot.compilation import Compilation
+from ingot.errors import CompilerBug
 from ingot.kept.contents import contents_of, found
+from ingot.kept.contracts import told, understood
 from ingot.kept.format import packed
 from ingot.kept.loading import native_program
 from ingot.kept.names import NotKept
-from ingot.loops.training_contract import (
-    InputSlot,
-    Layout,
-    OutputGroup,
-    OutputSlot,
-    Slot,
-    TangentSlot,
-    TrainingContract,
-)
+from ingot.kept.sizes import Sizes
+from ingot.loops.training_contract import TrainingContract
 from ingot.runtime.higher_order import CompiledGradients, HigherOrderProgram, Inputs, Kinds
 from ingot.runtime.tangents import (
     BackwardGraph,
@@ -36,101 +30,64 @@ from ingot.runtime.tangents import (
     lazy_keys,
     tangents_by_sizes,
 )
-from ingot.runtime.training import TrainingProgram
+from ingot.runtime.training import TrainingProgram, training_program_of
 from ingot.serial import serial
 
 
 class Whole(NamedTuple):
-    """What compiles the gradients of a graph that was compiled in this process: its `backwards`
-    (`gradients.backwards.Backwards`), and the gradients of gradients."""
+    """The program of a graph that was compiled in this process, and its `backwards`, which compile
+    gradients (`gradients.backwards.Backwards`)."""
 
+    program: TrainingProgram
     backwards: Any
-    higher_order: HigherOrderProgram
     compilation: Compilation
 
     @staticmethod
-    def of(program: TrainingProgram, compilation: Compilation) -> Whole:
-        return Whole(program.backwards, program.higher_order, compilation)
+    def of(run: Any, compilation: Compilation) -> Whole:
+        """Of what runs the graph."""
+        program = training_program_of(run)
+        assert program is not None
+        return Whole(program, program.backwards, compilation)
 
-
-# -- the contract ----------------------------------------------------------------------------------
-
-_SLOTS: dict[str, type] = {}
-for _slot in (InputSlot, OutputSlot, TangentSlot, OutputGroup, Layout, Slot, TrainingContract):
-    _SLOTS[_slot.__name__] = _slot
-
-
-def told(value: Any) -> Any:
-    """A contract, or a part of one, as what can be packed."""
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
-        return _told_slot(value, names)
-    if isinstance(value, Slot):
-        return _told_slot(value, Slot._fields)
-    if isinstance(value, frozenset):
-        return "set", tuple(sorted(value))
-    if isinstance(value, dict):
-        if value:
-            raise NotKept("sizes vary")
-        return ("dict",)
-    if isinstance(value, tuple):
-        return "tuple", tuple(map(told, value))
-    return "value", value
-
-
-def _told_slot(value: Any, names: Sequence[str]) -> Any:
-    parts = []
-    for name in names:
-        parts.append((name, told(getattr(value, name))))
-    return "slot", type(value).__name__, tuple(parts)
-
-
-def understood(content: Any) -> Any:
-    """What was told."""
-    kind, *parts = content
-    if kind == "slot":
-        values = {}
-        for name, part in parts[1]:
-            values[name] = understood(part)
-        return _SLOTS[parts[0]](**values)
-    if kind == "set":
-        return frozenset(parts[0])
-    if kind == "dict":
-        return {}
-    if kind == "tuple":
-        return tuple(map(understood, parts[0]))
-    return parts[0]
+    def require_like(self, content: Any, sizes: Sizes) -> None:
+        """Raises CompilerBug unless this is a program of which `told_training` gives just this."""
+        if told_training(self.program, sizes) != content:
+            raise CompilerBug("kept", "a graph that is compiled again saves other values")
 
 
 # -- the forward -----------------------------------------------------------------------------------
 
 
-def told_training(program: TrainingProgram) -> Any:
+def told_training(program: TrainingProgram, sizes: Sizes) -> Any:
     """What a file has of a program that records gradients, beside its forward."""
     contract, backwards = program.contract, program.backwards
-    if contract.windows or contract.refused_outputs:
-        raise NotKept("results share memory, or have no gradients")
+    if contract.refused_outputs:
+        raise NotKept("autograd refuses to go back through results")
     reads = []
     for k in range(len(contract.tangents)):
         reads.append(tuple(sorted(backwards.saved_for([k]))))
     higher_order = program.higher_order
     return (
-        told(contract),
+        told(contract, sizes),
         (backwards.recomputes, backwards.has_effects, tuple(reads)),
         (higher_order.draws, higher_order.hooked),
     )
 
 
 def training_program(
-    forward: Callable[..., Any], content: Any, key: str, whole: Callable[[], Whole]
+    forward: Callable[..., Any],
+    content: Any,
+    sizes: Sizes,
+    key: str,
+    whole: Callable[[], Whole],
 ) -> TrainingProgram:
     """The program of a forward that was kept under this key, of what `told_training` gave; `whole`
     compiles the graph once more."""
     contract, about_backwards, about_gradients = content
-    contract = understood(contract)
+    contract = understood(contract, sizes)
 
     def compile_vjp(kinds: Kinds, inputs: Inputs) -> CompiledGradients:
-        return whole().higher_order.compile_vjp(kinds, inputs)
+        return whole().program.higher_order.compile_vjp(kinds, inputs)
 
     return TrainingProgram(
         forward,

@@ -3,10 +3,22 @@ integers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, as_expr
+from ingot.loops.expr import (
+    Expr,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Symbol,
+    as_expr,
+    integer,
+    maximum,
+    minimum,
+)
 
 _OPERATIONS = {FloorDiv: "floordiv", Mod: "mod", Max: "max", Min: "min"}
 
@@ -51,3 +63,25 @@ def _append_polynomial(expr: Expr, positions: Mapping[Symbol, int], steps: list[
                 steps.append(("mul",))
         if number:
             steps.append(("add",))
+
+
+_COMPUTE: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul,
+    "floordiv": operator.floordiv, "mod": operator.mod, "max": maximum, "min": minimum,
+}  # fmt: skip
+
+
+def expression(steps: Sequence[Step], symbols: Sequence[Symbol]) -> Expr:
+    """The expression of such steps, in which a symbol's position is that among `symbols`. Raises
+    ValueError, KeyError or IndexError for steps of no expression."""
+    stack: list[Expr] = []
+    for operation, *operand in steps:
+        if operation == "const":
+            stack.append(integer(*operand))
+        elif operation == "symbol":
+            stack.append(symbols[operand[0]])
+        else:
+            right, left = stack.pop(), stack.pop()
+            stack.append(_COMPUTE[operation](left, right))
+    (result,) = stack
+    return result

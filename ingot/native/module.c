@@ -11,6 +11,7 @@
 #include "hashed.h"
 #include "iterators.h"
 #include "numbers.h"
+#include "objects.h"
 #include "places.h"
 #include "program.h"
 #include "recorder.h"
@@ -37,7 +38,8 @@ PyMODINIT_FUNC PyInit__native(void) {
         ingot_frames_register(module) < 0 || ingot_recorder_register(module) < 0 ||
         ingot_places_register(module) < 0 || ingot_numbers_register(module) < 0 ||
         ingot_hashed_register(module) < 0 || ingot_iterators_register(module) < 0 ||
-        ingot_signals_register(module) < 0 || ingot_control_register(module) < 0) {
+        ingot_signals_register(module) < 0 || ingot_control_register(module) < 0 ||
+        ingot_objects_register(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

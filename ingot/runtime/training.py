@@ -36,7 +36,7 @@ from ingot.runtime.training_node import (
     node_forward,
     run_program,
 )
-from ingot.runtime.windows import WithWindows, windows_by_sizes
+from ingot.runtime.windows import Windows, WithWindows
 from ingot.serial import serial
 from ingot.torch_private import is_checkpoint_valid, will_engine_execute_node
 from ingot.wrapped import is_wrapped, untransformed
@@ -74,11 +74,11 @@ class WithLeaves:
 def prepare_backward(run: Any, alike: Sequence[Any]) -> None:
     """Compile the backward programs that `run` will need, where it records gradients: those that
     the programs of other sizes, `alike`, were asked for."""
-    program = _training_program(run)
+    program = training_program_of(run)
     if program is None:
         return
     demands = set[Demand]()
-    for other in map(_training_program, alike):
+    for other in map(training_program_of, alike):
         if other is not None:
             demands.update(other.compiled)
     for demand in demands:
@@ -86,7 +86,8 @@ def prepare_backward(run: Any, alike: Sequence[Any]) -> None:
             program.compiled[demand] = program.backwards.compile(demand)
 
 
-def _training_program(run: Any) -> TrainingProgram | None:
+def training_program_of(run: Any) -> TrainingProgram | None:
+    """The program that records gradients in what runs a graph; None where none are."""
     while isinstance(run, (WithLeaves, WithWindows)):
         run = run.run
     if isinstance(run, TrainingProgram):
@@ -128,7 +129,7 @@ class TrainingProgram(_native.Recorder):
         self.refused_outputs = contract.refused_outputs
         self.windows = None
         if contract.windows_in_node:
-            self.windows = windows_by_sizes(contract.windows_in_node, contract.window_places)
+            self.windows = Windows(contract.windows_in_node, contract.window_places)
         self.downstream = {t.output: t.downstream for t in contract.tangents if t.downstream}
         self.pick_saved = _picker(native.saved)
         self.leaf = None

@@ -17,15 +17,13 @@ from ingot.loops.training_contract import OutputWindow, SizePlace
 from ingot.runtime.by_sizes import BySizes
 from ingot.torch_private import CreationMeta, set_creation_meta
 
-Windows = BySizes[Sequence[OutputWindow]]
-"""The windows in numbers, for values of the size symbols."""
 
+class Windows(BySizes[Sequence[OutputWindow]]):
+    """The windows in numbers, for values of the size symbols, which are read at `places`."""
 
-def windows_by_sizes(
-    windows: Sequence[OutputWindow], places: Mapping[Symbol, SizePlace]
-) -> Windows:
-    """The windows, whose symbols are read at these places."""
-    return BySizes(lambda values: [window.at(values) for window in windows], places)
+    def __init__(self, windows: Sequence[OutputWindow], places: Mapping[Symbol, SizePlace]) -> None:
+        self.windows = windows
+        super().__init__(lambda values: [window.at(values) for window in windows], places)
 
 
 def tensor_of(window: OutputWindow, inputs: Sequence[Tensor], outputs: Sequence[Any]) -> Tensor:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ingot.codegen.store import Store
 from ingot.codegen.triton.module import Binary
 from ingot.kept.contents import contents_of
+from ingot.kept.format import packed
 
 PROGRAM = ((), ((), ()), ())
 
@@ -24,6 +25,7 @@ SAMPLES: dict[str, list[bytes]] = {
     "triton": [Binary(b"image", "assembly", "kernel", 64, 128, 0).packed()],
     "tuned": [json.dumps([1.5, None]).encode()],
     "package": [bytes(32)],
+    "varied": [packed((("n", "x.shape[0]"), ()))],
 }
 """What files of each kind may hold."""
 

@@ -18,10 +18,12 @@ from ingot.built import Risks
 from ingot.capture import facts
 from ingot.codegen.store import store_in
 from ingot.compiler import Compiler
+from ingot.graph.shape_context import ShapeContext
 from ingot.kept import digest, format, loading, programs, steps
 from ingot.kept.description import NamedDescription
 from ingot.kept.names import NotKept
 from ingot.kept.programs import FOUND
+from ingot.kept.sizes import Sizes
 from ingot.options import Options
 from tests.kept.test_programs import PROGRAMS, WITHOUT_A_PROGRAM, X
 
@@ -109,6 +111,10 @@ def test_words_of_a_description_are_packed(table: str) -> None:
 
 # -- what a captured graph is made of --------------------------------------------------------------
 
+SHAPES = ShapeContext()
+SIZE = SHAPES.size(4)
+SIZES = Sizes(SHAPES)
+
 PAIRS: dict[type, tuple[Any, Any]] = {
     int: (1, 2),
     bool: (True, False),
@@ -128,6 +134,7 @@ PAIRS: dict[type, tuple[Any, Any]] = {
     torch.memory_format: (torch.channels_last, torch.contiguous_format),
     torch.device: (torch.device("cpu"), torch.device("meta")),
     torch.Tensor: (torch.tensor([1.0]), torch.tensor([2.0])),
+    torch.SymInt: (SIZE, SIZE + 1),
     fx.Node: (0, 1),  # their numbers: see `arguments`
 }
 """Two arguments of each type that is kept: programs of the one and of the other are two."""
@@ -135,7 +142,6 @@ PAIRS: dict[type, tuple[Any, Any]] = {
 REFUSED: dict[type, Any] = {
     range: range(3),
     type(NotImplemented): NotImplemented,
-    torch.SymInt: torch.SymInt.__new__(torch.SymInt),
     torch.SymFloat: torch.SymFloat.__new__(torch.SymFloat),
     torch.SymBool: torch.SymBool.__new__(torch.SymBool),
     torch._ops.OpOverload: torch.ops.aten.sin.default,
@@ -167,7 +173,7 @@ def test_each_type_of_argument_is_kept_or_refused() -> None:
 
 def told(argument: Any) -> bytes:
     """What the key has of a node with this argument."""
-    return format.packed(digest._told(argument, {}))
+    return format.packed(digest._told({}, SIZES, argument))
 
 
 @pytest.mark.parametrize("kind", PAIRS, ids=lambda kind: kind.__name__)
@@ -177,7 +183,7 @@ def test_other_arguments_are_another_program(kind: type) -> None:
         graph = fx.Graph()
         nodes = [graph.placeholder("x"), graph.placeholder("y")]
         numbers = {nodes[0]: first, nodes[1]: second}
-        first, second = [format.packed(digest._told(node, numbers)) for node in nodes]
+        first, second = [format.packed(digest._told(numbers, SIZES, node)) for node in nodes]
         assert first != second
         return
     assert type(first) is kind
@@ -215,7 +221,7 @@ def test_each_kind_of_node_is_told(op: str) -> None:
         graph.call_method("sin", (x,))
     elif op == "output":
         graph.output(x)
-    rows = list(digest._facts_of_nodes(graph))
+    rows = list(digest._facts_of_nodes(graph, SIZES))
     assert format.packed(tuple(rows)) and rows[-1][0] in (op, "placeholder")
 
 
@@ -224,7 +230,7 @@ def test_nodes_with_tensors_of_their_own_are_refused(op: str) -> None:
     graph = fx.Graph()
     graph.create_node(op, "weight")
     with pytest.raises(NotKept, match="tensors in it"):
-        list(digest._facts_of_nodes(graph))
+        list(digest._facts_of_nodes(graph, SIZES))
 
 
 # -- what else decides a program -------------------------------------------------------------------
@@ -262,14 +268,18 @@ def captured_of(function: Any) -> Any:
 def test_each_option_is_in_the_key_or_says_why_not() -> None:
     assert {field.name for field in dataclasses.fields(Options)} == OPTIONS.keys()
     captured = captured_of(torch.nn.Sigmoid())
-    key = digest.key_of(captured, Options())
+    sizes = Sizes(captured.context.shapes)
+
+    def key(**options: Any) -> str:
+        return digest.key_of(captured, Options(**options), sizes)
+
     for name, what in OPTIONS.items():
         if what == "key":
-            assert digest.key_of(captured, Options(**{name: VALUES[name]})) != key
+            assert key(**{name: VALUES[name]}) != key()
     with pytest.raises(NotKept, match="frozen"):
-        digest.key_of(captured, Options(freeze=True))
+        key(freeze=True)
     with pytest.raises(NotKept, match=r"C\+\+"):
-        digest.key_of(captured, Options(emit="cpp"))
+        key(emit="cpp")
 
 
 RISKS = {

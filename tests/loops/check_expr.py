@@ -37,7 +37,7 @@ from ingot.loops.expr import (
     value_symbol,
 )
 from ingot.loops.lowering.index_maps import reshape_map
-from ingot.loops.postfix import postfix
+from ingot.loops.postfix import expression, postfix
 from ingot.loops.spaces import contiguous_strides
 
 Point = dict[Symbol, int]
@@ -185,11 +185,12 @@ def simplification(rng: random.Random) -> None:
     names = [s.name for s in world.symbols]
     printed = eval(f"lambda {', '.join(names)}: {built}")
     steps = postfix(built, {s: k for k, s in enumerate(world.symbols)})
+    again = expression(steps, world.symbols)
     low, high = built.bounds
     for point in world.points(rng):
         expected = tree.evaluate(point)
         context = tree, built, point
-        assert built.evaluate(point) == expected, context
+        assert built.evaluate(point) == again.evaluate(point) == expected, context
         assert printed(*(point[s] for s in world.symbols)) == expected, context
         assert run_postfix(steps, [point[s] for s in world.symbols]) == expected, context
         assert low is None or low <= expected, (context, built.bounds)
