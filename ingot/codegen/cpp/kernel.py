@@ -22,9 +22,9 @@ from ingot.codegen.cpp.function import Function, driver_of, head_of
 from ingot.codegen.cpp.loops import LoopWriter
 from ingot.codegen.cpp.prelude import RARE
 from ingot.codegen.cpp.statements import Item, Statements
-from ingot.codegen.cpp.types import PRODUCT, TYPES, Code, atom, binary, call
+from ingot.codegen.cpp.types import PRODUCT, TYPES, Code, atom, binary, call, memory_type
 from ingot.codegen.llvm.memory import fits_short
-from ingot.loops.expr import ZERO, Expr, Symbol, as_expr
+from ingot.loops.expr import Expr, Symbol, as_expr
 from ingot.loops.ir import Instruction
 from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Kernel, Stage, Store, loans, scaling
@@ -71,7 +71,6 @@ class KernelWriter(LoopWriter):
         super().__init__(check_bounds)
         self.buffers = list(buffers)
         self.kernel, self.symbols = kernel, list(symbols)
-        self.scratch: Expr = ZERO
         self.codes: dict[Key, Code] = {}
         self.stage_number = 0
         self.block_size = BLOCK
@@ -144,13 +143,8 @@ class KernelWriter(LoopWriter):
             self.lengths[row.name] = as_expr(row.length)
             if copies > 1:
                 self.per_lane.add(row.name)
-            type = memory_pointer(row.dtype, False)
-            place = "scratch"
-            if self.scratch is not ZERO:
-                place = f"static_cast<char *>(scratch) + {self.index(self.scratch).text}"
-            self.line(f"{type}__restrict {name} = ({type.strip()})({place});")
             size = as_expr(row.length) * (row.dtype.itemsize * copies)
-            self.scratch = self.scratch + (size + 63) // 64 * 64
+            self.take_scratch(memory_type(row.dtype), name, size)
         self.skip()
 
     def skip(self) -> None:

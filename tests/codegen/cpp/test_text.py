@@ -160,12 +160,29 @@ def test_the_log_prints_it(monkeypatch, capsys):
     assert "in0[o0] * 2.0f;" in capsys.readouterr().err
 
 
-def test_kinds_that_are_not_written_are_llvms():
+@pytest.mark.parametrize("queries", [1, 40])
+def test_scores_of_the_programs_own(queries):
     def bent(score, batch, head, query, key):
-        return torch.tanh(score) * 3
+        return torch.where(key <= 33, torch.tanh(score) * 3 + (key - query) * 0.1, -torch.inf)
 
     def attend(q, k, v):
         return flex_attention(q, k, v, score_mod=bent) * 2
+
+    sizes = (1, 2, queries, 16), (1, 2, 40, 16), (1, 2, 40, 24)
+    tensors = list(map(torch.randn, sizes))
+    compiled = ingot.compile(attend, options=CPP)
+    report = ingot.explain(compiled)(*tensors)
+    torch.testing.assert_close(compiled(*tensors), attend(*tensors), rtol=1e-4, atol=1e-5)
+    text = report.stage("cpp")
+    assert "// softmax" in text and "compiled by LLVM" not in text
+
+
+def test_kinds_that_are_not_written_are_llvms(monkeypatch):
+    """Attention whose accesses are checked."""
+    monkeypatch.setenv("INGOT_CHECK_BOUNDS", "1")
+
+    def attend(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v) * 2
 
     tensors = [torch.randn(1, 2, 40, 16) for _ in range(3)]
     compiled = ingot.compile(attend, options=CPP)
