@@ -251,6 +251,20 @@ inline ingot::half to_half(float x) {  // rounded to nearest even
   return ingot::half(uint16_t(rounded | (bits >> 16 & 0x8000)));
 #endif
 }""",
+    "as_half": """\
+inline float as_half(float x) {  // rounded to a half, and that as a float
+#if defined(__clang__) && defined(__F16C__)
+  return float(_Float16(x));
+#else
+  // a power of two, whose neighbours are as far apart as halves near x
+  const uint32_t own = ingot::bits_as<uint32_t>(x) & 0x7f800000;
+  const uint32_t large = own > 0x38800000 ? own : 0x38800000;
+  const uint32_t exponent = large < 0x47000000 ? large : 0x47000000;
+  const float power = ingot::bits_as<float>(exponent + 0x06800000);
+  const float rounded = (std::fabs(x) + power) - power;
+  return std::copysign(rounded >= 65536.0f ? INFINITY : rounded, x);
+#endif
+}""",
     "half_negated": """\
 template <class T>
 inline T half_negated(T x) {
@@ -305,6 +319,16 @@ inline void multiply(const T *left, const int64_t *rows, const int64_t *steps, c
   for (int r = 0; r < ROWS; ++r)
 #pragma omp simd
     for (int c = 0; c < COLUMNS; ++c) sums[r * stride + c] += part[r][c];
+}""",
+    "sum_of": """\
+// the sum of numbers that fill four vectors of so many lanes
+template <int lanes, class T>
+inline T sum_of(const T (&parts)[4 * lanes]) {
+  const T *b = parts + lanes, *c = b + lanes, *d = c + lanes;
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int l = 0; l < lanes; ++l) sum += (parts[l] + b[l]) + (c[l] + d[l]);
+  return sum;
 }""",
     "add_compensated": """\
 // adds to a total, and what is lost by rounding to `error`
