@@ -101,7 +101,8 @@ def built_wheel(python: str, source: Path, folder: Path, architecture: str) -> P
     """A wheel of an interpreter, by zig's C compiler. Its target has other headers of C, but those
     of Python are the interpreter's own: they are alike on 64-bit Linux."""
     major, minor = version_of(python)
-    compiler = f"{tool('python')} -m ziglang cc -target {architecture}-linux-gnu.{LIBC}"
+    # alone: what pip has on PYTHONPATH meanwhile is for the Python of the wheel
+    compiler = f"{tool('python')} -I -m ziglang cc -target {architecture}-linux-gnu.{LIBC}"
     settings = {
         "CC": compiler,
         "LDSHARED": f"{compiler} -shared -s",
