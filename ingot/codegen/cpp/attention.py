@@ -191,7 +191,7 @@ class _Forward(_Writer):
         self.line(
             "// softmax down the columns",
             f"{type} top[{block}];",
-            f"double total[{block}] = {{}};",
+            f"{type} total[{block}] = {{}};",
             f"for (int64_t q = 0; q < {block}; ++q) top[q] = -INFINITY;",
         )
         with self.count("k", "count"):
@@ -203,15 +203,7 @@ class _Forward(_Writer):
                 f"scores[k * {block} + q] = s;",
                 "top[q] = ingot::maximum(s, top[q]);",
             )
-        with self.count("k", "count"):
-            weight = self.exponential(f"scores[k * {block} + q] - top[q]")
-            self.vector(
-                "q",
-                block,
-                f"const {type} weight = {weight};",
-                f"scores[k * {block} + q] = weight;",
-                "total[q] += weight;",
-            )
+        self.weigh_scores("scores", block, str(block), "top")
 
     def finish(self, padded: int) -> None:
         kernel, type = self.kernel, self.type
@@ -229,7 +221,7 @@ class _Forward(_Writer):
             if kernel.logarithms is not None:
                 there = self.at(kernel.logarithms, "head", "q_first + q")
                 self.functions.add(("log", "double"))
-                logarithm = f"{type}(ingot::log(total[q]) + top[q])"
+                logarithm = f"{type}(ingot::log(double(total[q])) + top[q])"
                 if kernel.zero_rows:
                     logarithm = f"nothing ? 0 : {logarithm}"
                 self.line(f"{there} = {logarithm};")

@@ -11,11 +11,14 @@ from ingot.codegen.llvm.target import host
 from ingot.loops.expr import Expr, integer
 
 ROWS = 6  # of a tile
+IN_A_ROW = 32  # weights that are added one by one: longer sums would round worse
 DEPTH = 128  # steps whose products are one chain of multiply-adds
 VECTORS = {64: 4, 32: 2, 16: 2}
 """Of a tile's columns, by the bytes of a vector: its sums fill the registers."""
 
-LOCALS = frozenset("starts r_first k_first k_count n r k c".split())
+LOCALS = frozenset(
+    "starts r_first k_first k_count n_first n_end below weight total n r k c".split()
+)
 """The names that this text has for its own variables."""
 
 
@@ -62,6 +65,27 @@ class BlockWriter(LoopWriter):
         self.line("#pragma omp simd")
         with self.count(name, str(stop)):
             self.line(*body)
+
+    def weigh_scores(self, scores: str, width: int, rows: str, base: str) -> None:
+        """Make weights of the scores of `count` steps: exponentials of what they are above a row's
+        `base`, which is not less. The sums are added to `total`."""
+        function = "exp_of_negative" if self.type == "float" else "exp"
+        self.functions.add((function, self.type))
+        score = f"{scores}[n * {width} + r]"
+        with self.count("n_first", "count", step=str(IN_A_ROW)):
+            self.line(
+                f"const int64_t n_end = ingot::smaller(n_first + {IN_A_ROW}, count);",
+                f"{self.type} below[{width}] = {{}};",
+            )
+            with self.count("n", "n_end", "n_first"):
+                self.vector(
+                    "r",
+                    rows,
+                    f"const {self.type} weight = ingot::{function}({score} - {base}[r]);",
+                    f"{score} = weight;",
+                    "below[r] += weight;",
+                )
+            self.vector("r", rows, "total[r] += below[r];")
 
     def products(
         self, left: Left, rows: str, steps: str, right: str, stride: int, target: str,

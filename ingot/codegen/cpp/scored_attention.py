@@ -27,12 +27,11 @@ from ingot.loops.windows import ALL, Bound, Conditions, Window, symbols_of
 from ingot.schedule.kernel import Kernel, Product, Stage, Store
 
 CHUNK = 2 * TILE  # steps whose weights are in scratch at once
-IN_A_ROW = 32  # weights that are added one by one: longer sums would round worse
 
 LOCALS = OF_BLOCKS | set(
     "point blocks first_row last_row rows row step first_step count part step_begin step_end start "
     "seen_begin seen_end all_begin all_end begins ends entry entries top total decay share sum "
-    "n_first n_end base highest below".split()
+    "base highest".split()
 )
 """The names that this text has for its own variables."""
 
@@ -290,7 +289,10 @@ class ScoredWriter(KernelWriter, BlockWriter):
         stage, prefix = Stage((), body, tuple(stores)), self.next_prefix()
         levels = self.placed(stage, prefix, (loop,))
         self.statements(levels[0], self.later(levels, 0, stage, prefix))
-        end = "rows" if loop is self.r else "count"
+        end = "count"
+        if loop is self.r:
+            # those behind the last row have no weights that count, and must not be looked for
+            end = "rows" if body.loads else str(self.height)
         part = Part(stage, levels[1], [], prefix)
         self.innermost(loop, "0", end, [part], "0" if self.has_rare([stage]) else "")
 
@@ -305,30 +307,17 @@ class ScoredWriter(KernelWriter, BlockWriter):
             f"for (int64_t r = 0; r < {height}; ++r) base[r] = top[r];",
         )
         with self.count("n", "count"):
-            self.vector("r", "rows", f"base[r] = ingot::maximum({score}, base[r]);")
+            self.vector("r", height, f"base[r] = ingot::maximum({score}, base[r]);")
         self.vector(
             "r",
-            "rows",
+            height,
             "const float highest = base[r];",
             "base[r] = highest == -INFINITY ? 0.0f : highest;",
             "decay[r] = ingot::exp_of_negative(top[r] - base[r]);",
             "top[r] = highest;",
             "total[r] *= decay[r];",
         )
-        with self.count("n_first", "count", step=str(IN_A_ROW)):
-            self.line(
-                f"const int64_t n_end = ingot::smaller(n_first + {IN_A_ROW}, count);",
-                f"float below[{height}] = {{}};",
-            )
-            with self.count("n", "n_end", "n_first"):
-                self.vector(
-                    "r",
-                    "rows",
-                    f"const float weight = ingot::exp_of_negative({score} - base[r]);",
-                    f"{score} = weight;",
-                    "below[r] += weight;",
-                )
-            self.vector("r", "rows", "total[r] += below[r];")
+        self.weigh_scores(weights, height, str(height), "base")
 
     def add(self, each: _Sum) -> None:
         """Add the steps to a sum, which decays before."""
