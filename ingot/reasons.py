@@ -171,7 +171,7 @@ FAMILIES: dict[str, Family] = {
     "op-writes": Family(),
     "no-code": Family(action=SKIP),
     "recorded-result": Family(action=SKIP),
-    "compiler-missing": Family(action=SKIP),
+    "compiler-missing": Family("install it, or leave out the option that needs it", SKIP),
     "torch-lacks": Family(action=SKIP),
     # -- compilations that fail
     INTERNAL_ERROR: Family("please report it, with the program that led here", SKIP),

@@ -181,6 +181,26 @@ def test_in_a_backward(error, fails):
     assert (backward.log.program is None) == (error is RuntimeError)
 
 
+def test_in_a_backward_of_attention_with_scores(fails):
+    """The graph's own ops run in eager as well."""
+
+    def attend(q, k, v):
+        place = torch.arange(q.shape[-2])
+        scores = torch.where(place[:, None] >= place, q @ k.mT * 0.5, -torch.inf)
+        return torch.ops.aten._safe_softmax.default(scores, -1) @ v
+
+    runs = []
+    tensors = [torch.randn(1, 2, 20, 8, requires_grad=True) for _ in range(3)]
+    with torch.enable_grad():
+        result = ingot.compile(attend, fullgraph=True)(*tensors)
+        fails("ingot.pipeline.schedule", RuntimeError)
+        for output in (result, attend(*tensors)):
+            runs.append(torch.autograd.grad(output.sum(), tensors))
+    assert fails.count
+    for found, expected in zip(*runs):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("error", [RuntimeError, *PASSING])
 def test_fullgraph_raises_the_error(error, fails):
     compiled = ingot.compile(f, fullgraph=True)

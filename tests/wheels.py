@@ -101,7 +101,8 @@ def built_wheel(python: str, source: Path, folder: Path, architecture: str) -> P
     """A wheel of an interpreter, by zig's C compiler. Its target has other headers of C, but those
     of Python are the interpreter's own: they are alike on 64-bit Linux."""
     major, minor = version_of(python)
-    compiler = f"{tool('python')} -m ziglang cc -target {architecture}-linux-gnu.{LIBC}"
+    # alone: what pip has on PYTHONPATH meanwhile is for the Python of the wheel
+    compiler = f"{tool('python')} -I -m ziglang cc -target {architecture}-linux-gnu.{LIBC}"
     settings = {
         "CC": compiler,
         "LDSHARED": f"{compiler} -shared -s",
@@ -147,7 +148,18 @@ def check_contents(wheel: Path) -> None:
         if not in_package and ".dist-info/" not in name:
             strange.append(name)
     assert not strange, f"{wheel.name} has {strange[:5]}"
-    assert "ingot/py.typed" in names(wheel)
+    missing = package_files() - set(names(wheel))
+    assert not missing, f"{wheel.name} lacks {sorted(missing)[:5]}"
+
+
+def package_files() -> set[str]:
+    """The files of the package in the tree, without what is built."""
+    files = set()
+    for path in (ROOT / "ingot").rglob("*"):
+        name = path.relative_to(ROOT).as_posix()
+        if name.endswith(CONTENTS) and not name.endswith(".so"):
+            files.add(name)
+    return files
 
 
 def check_symbols(wheel: str) -> None:
@@ -160,7 +172,7 @@ def check_symbols(wheel: str) -> None:
 
 def try_wheel(wheel: Path, python: str, folder: Path, torch: str | None = None) -> None:
     """Installs a wheel in a fresh environment, and runs tests/wheel_smoke.py and the command line
-    there, with nothing on PATH."""
+    there, with nothing on PATH; the smoke also with what is on it here, a compiler perhaps."""
     inside = str(folder / "env" / "bin" / "python")
     around = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
@@ -185,8 +197,12 @@ def try_wheel(wheel: Path, python: str, folder: Path, torch: str | None = None) 
         ["wheel_smoke.py"],
         ["-m", "ingot", "--version"],
         ["-m", "ingot", "try", "wheel_smoke.py:make", "--rounds", "1"],
+        ["-m", "ingot", "stages", "wheel_smoke.py:make", "--stage", "llvm"],
+        ["-m", "ingot", "cache", "ls"],
+        ["-m", "ingot", "cache", "verify"],
     ):
         run([inside, *command], cwd=folder, env=nothing)
+    run([inside, "wheel_smoke.py"], cwd=folder, env={**nothing, "PATH": os.environ["PATH"]})
 
 
 # -- what is there ---------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def _stepped(text: str, sizes: list[int], products: list[Tensor], captured: list
     result: Tensor = run(
         decode(text, sizes),
         [*products, *captured],
-        lambda step, args, kwargs: step.op(*args, **kwargs),
+        lambda step, args, kwargs: step.op.overloadpacket(*args, **kwargs),
     )
     return result
 

@@ -9,6 +9,7 @@ import torch
 
 from ingot.codegen.cpp.ops import combined, converted
 from ingot.codegen.cpp.types import TYPES, Code, atom, binary, call, literal
+from ingot.codegen.llvm.target import host
 from ingot.schedule.kernel import Accumulate
 
 CLAUSES = {"sum": "+", "prod": "*", "max": "max", "min": "min"}
@@ -35,7 +36,8 @@ class Accumulator:
     """One `Accumulate`, of values of `dtype`.
 
     A long sum of floats has a `total` in double besides, to which `flush` adds what `part` has
-    summed up; of doubles it is compensated. With `lanes`, each is an array over the lanes.
+    summed up; of doubles it is compensated. With `lanes`, each is an array over the lanes. A sum
+    that is `spread` over vectors is an array as well, and its additions need not wait for another.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Accumulator:
         is_short: bool = False,
     ) -> None:
         self.spec, self.dtype, self.lanes, self.offset = spec, dtype, lanes, offset
+        self.spread = 0  # elements over which a sum is spread
         self.type, self.wide, self.error, self.position = TYPES[dtype], wide, "", ""
         finds = spec.kind.startswith("arg")
         self.largest = str(spec.kind in ("max", "argmax")).lower()
@@ -96,6 +99,8 @@ class Accumulator:
         return lines
 
     def _start(self) -> list[str]:
+        if self.spread:
+            return [f"{self.type} {self.part}[{self.spread}] = {{}};"]
         start = identity(self.spec.kind, self.dtype)
         if self.by_rank:
             start = atom("INT64_MIN" if self.spec.kind == "argmax" else "INT64_MAX")
@@ -113,6 +118,8 @@ class Accumulator:
     def update(self, value: Code, position: Code) -> list[str]:
         """The lines that take in one value."""
         here = self._element(self.part)
+        if self.spread:
+            here = f"{self.part}[{self.offset}]"
         if self.by_order or self.by_rank:
             new = f"ingot::order<{self.largest}>({value.text})"
             if self.by_rank:
@@ -133,12 +140,18 @@ class Accumulator:
             "}",
         ]
 
+    def _spread_sum(self) -> str:
+        lanes = host().vector_bytes // self.dtype.itemsize
+        return f"ingot::sum_of<{lanes}>({self.part})"
+
     def flush(self) -> list[str]:
         """The lines after each block of a long sum."""
         if not self.wide:
             return []
         index = "[l]" if self.lanes else ""
         part, total, error = f"{self.part}{index}", f"{self.total}{index}", f"{self.error}{index}"
+        if self.spread:
+            part = self._spread_sum()
         line = f"{total} += {part};"
         if self.error:
             line = f"ingot::add_compensated({total}, {error}, {part});"
@@ -148,7 +161,7 @@ class Accumulator:
 
     def clause(self) -> str:
         """The clause of the pragma of the vector loop; empty where lanes have their own."""
-        if self.lanes or self.position:
+        if self.lanes or self.position or self.spread:
             return ""
         if self.dtype is torch.bool:
             operator = OF_BOOLS[self.spec.kind]
@@ -168,6 +181,8 @@ class Accumulator:
             total = call(f"ingot::in_order<{TYPES[dtype]}>", total)
         if self.wide:
             dtype = torch.float64
+        elif self.spread:
+            total = atom(self._spread_sum())
         if self.error:
             error = self._element(self.error)
             total = atom(f"({total.text} + ({error} == {error} ? {error} : 0.0))")

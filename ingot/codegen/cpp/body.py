@@ -18,6 +18,7 @@ from ingot.codegen.cpp.types import (
     Code,
     atom,
     binary,
+    call,
     choice,
     literal,
     memory_type,
@@ -146,6 +147,10 @@ class BodyWriter:
             return [(own, scalar)]
         if i.op == "to":
             source = program[i.args[0]].dtype
+            rounded = self._rounded(program, i)
+            if rounded is not None:
+                build = lambda a: converted(call("ingot::as_half", a), torch.float32, i.dtype)  # noqa: E731
+                return [(own, Item(type, build, ((prefix, rounded),), "to"))]
             return [(own, Item(type, lambda a: converted(a, source, i.dtype), tuple(keys), "to"))]
         if i.op == "load":
             effects = len(stage.stores) + len(stage.reductions) + len(stage.scalars)
@@ -166,6 +171,15 @@ class BodyWriter:
             keys = keys * 2  # written twice
             build = lambda a, _: rule(source, a)  # noqa: E731
         return [(own, Item(type, build, tuple(keys), i.op))]
+
+    @staticmethod
+    def _rounded(program: Sequence[Instruction], i: Instruction) -> int | None:
+        """The position of the float that a conversion from halves, by way of these, rounds."""
+        half = program[i.args[0]]
+        if half.op == "to" and half.dtype is torch.float16 and i.dtype.is_floating_point:
+            if program[half.args[0]].dtype is torch.float32 and i.dtype not in HALVES:
+                return half.args[0]
+        return None
 
     def _lookups(self, i: Instruction) -> tuple[Key, ...]:
         """The keys of the lookups that an instruction's index depends on."""

@@ -16,15 +16,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import torch
+
 from ingot.codegen.cpp.accumulators import Accumulator, identity
 from ingot.codegen.cpp.body import Key, Scan, is_rare, memory_pointer
 from ingot.codegen.cpp.function import Function, driver_of, head_of
 from ingot.codegen.cpp.loops import LoopWriter
 from ingot.codegen.cpp.prelude import RARE
 from ingot.codegen.cpp.statements import Item, Statements
-from ingot.codegen.cpp.types import PRODUCT, TYPES, Code, atom, binary, call
+from ingot.codegen.cpp.types import PRODUCT, SUM, TYPES, Code, atom, binary, call, memory_type
 from ingot.codegen.llvm.memory import fits_short
-from ingot.loops.expr import ZERO, Expr, Symbol, as_expr
+from ingot.codegen.llvm.target import host
+from ingot.loops.expr import Expr, Symbol, as_expr
 from ingot.loops.ir import Instruction
 from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Kernel, Stage, Store, loans, scaling
@@ -32,6 +35,7 @@ from ingot.schedule.kernel import Kernel, Stage, Store, loans, scaling
 LANES = 64  # points of a block whose lanes are an outer loop
 BLOCK = 256  # ... of a block between two calls of functions of arrays
 TILE = 32  # ... along each loop of a transposed block
+SPREAD = 4  # vectors over which a sum is spread: an addition takes as many cycles
 SUMMED = 2048  # additions to one float, spread over a vector, before its sum goes to a double
 SUMMED_ALONE = 128  # ... where it is one after the other
 
@@ -71,7 +75,6 @@ class KernelWriter(LoopWriter):
         super().__init__(check_bounds)
         self.buffers = list(buffers)
         self.kernel, self.symbols = kernel, list(symbols)
-        self.scratch: Expr = ZERO
         self.codes: dict[Key, Code] = {}
         self.stage_number = 0
         self.block_size = BLOCK
@@ -144,13 +147,8 @@ class KernelWriter(LoopWriter):
             self.lengths[row.name] = as_expr(row.length)
             if copies > 1:
                 self.per_lane.add(row.name)
-            type = memory_pointer(row.dtype, False)
-            place = "scratch"
-            if self.scratch is not ZERO:
-                place = f"static_cast<char *>(scratch) + {self.index(self.scratch).text}"
-            self.line(f"{type}__restrict {name} = ({type.strip()})({place});")
             size = as_expr(row.length) * (row.dtype.itemsize * copies)
-            self.scratch = self.scratch + (size + 63) // 64 * 64
+            self.take_scratch(memory_type(row.dtype), name, size)
         self.skip()
 
     def skip(self) -> None:
@@ -304,7 +302,9 @@ class KernelWriter(LoopWriter):
         self.declare_scans(stage, vector is not None)
         levels = self.placed(stage, prefix, nest)
         accumulators = self.accumulators(stage, vector is not None)
+        spread = self.spread_of(Part(stage, levels[-1], accumulators, prefix))
         for accumulator in accumulators:
+            accumulator.spread = spread
             self.line(*accumulator.declarations())
         if vector is not None:
             for define in stage.scalars:
@@ -333,6 +333,27 @@ class KernelWriter(LoopWriter):
             fresh, offset, short = self.names.fresh, self.lane_offset, fits_short(points)
             results.append(Accumulator(spec, dtype, wide, lanes, fresh, offset, short))
         return results
+
+    def spread_of(self, part: Part) -> int:
+        """The elements over which a stage's sums are spread; 0 if they are not. They are where a
+        vector loop has whole rounds, and the stage has no other reductions."""
+        stage, dtypes = part.stage, set[torch.dtype]()
+        for accumulator in part.accumulators:
+            if accumulator.spec.kind != "sum" or accumulator.lanes:
+                return 0
+            dtypes.add(accumulator.dtype)
+        if (
+            len(dtypes) != 1
+            or self.has_rare([stage])
+            or not self.may_be_vectors(part, stage.loops[-1])
+        ):
+            return 0
+        (dtype,) = dtypes
+        spread = SPREAD * host().vector_bytes // dtype.itemsize
+        count = stage.loops[-1].extent.constant or 0
+        if not dtype.is_floating_point or count < 2 * spread or count % spread:
+            return 0
+        return spread
 
     def declare_scans(self, stage: Stage, in_lanes: bool) -> None:
         self.scans.clear()
@@ -479,6 +500,9 @@ class KernelWriter(LoopWriter):
     def innermost(self, loop: Symbol, start: str, stop: str, parts: list[Part], base: str) -> None:
         """A loop whose body is no loop. With a `base`, its iterations are numbered from there, and
         what may call the C library is computed as arrays."""
+        if any(accumulator.spread for accumulator in parts[0].accumulators):
+            self.spread_sums(loop, start, stop, parts[0])
+            return
         vector = all(self.may_be_vectors(part, loop) for part in parts)
         clauses = ""
         for part in parts:
@@ -497,6 +521,20 @@ class KernelWriter(LoopWriter):
             for part in parts:
                 self.statements(part.items, self.roots(part.stage, part.prefix))
                 self.finish(part, 1)
+
+    def spread_sums(self, loop: Symbol, start: str, stop: str, part: Part) -> None:
+        """A loop whose sums are spread, in rounds of as many elements."""
+        name, spread = self.name_of(loop), part.accumulators[0].spread
+        first, lane = self.names.fresh(f"{name}_first"), self.names.fresh("l")
+        with self.count(first, stop, start, str(spread)):
+            self.line("#pragma omp simd")
+            with self.count(lane, str(spread)):
+                for accumulator in part.accumulators:
+                    accumulator.offset = lane
+                self.index.codes[loop] = Code(f"{first} + {lane}", SUM)
+                self.statements(part.items, self.roots(part.stage, part.prefix))
+                self.finish(part, 1)
+            self.index.codes.pop(loop)
 
     def may_be_vectors(self, part: Part, loop: Symbol) -> bool:
         """Whether the iterations of the innermost loop do not depend on each other's order."""

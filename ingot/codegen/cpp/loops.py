@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from ingot.codegen.cpp.body import BodyWriter
-from ingot.loops.expr import Symbol
+from ingot.loops.expr import ZERO, Expr, Symbol
+
+Block = AbstractContextManager[None]
 
 
 class LoopWriter(BodyWriter):
-    """Writes lines, each as deep as the blocks that are open."""
+    """Writes lines, each as deep as the blocks that are open; `scratch` are the bytes of scratch
+    memory that they use."""
 
     def __init__(self, check_bounds: bool) -> None:
         super().__init__(check_bounds)
         self.lines: list[str] = []
         self.depth = 1
+        self.scratch: Expr = ZERO
 
     def line(self, *texts: str) -> None:
         for text in texts:
@@ -29,6 +33,19 @@ class LoopWriter(BodyWriter):
         yield
         self.depth -= 1
         self.line("}")
+
+    def count(self, name: str, stop: str, start: str = "0", step: str = "") -> Block:
+        """A loop of a variable from `start` to before `stop`."""
+        more = f"{name} += {step}" if step else f"++{name}"
+        return self.block(f"for (int64_t {name} = {start}; {name} < {stop}; {more})")
+
+    def take_scratch(self, type: str, name: str, size: Expr) -> None:
+        """An array of so many bytes of scratch memory, which begins on a line of the cache."""
+        place = "scratch"
+        if self.scratch is not ZERO:
+            place = f"static_cast<char *>(scratch) + {self.index(self.scratch).text}"
+        self.line(f"{type} *__restrict {name} = ({type} *)({place});")
+        self.scratch = self.scratch + (size + 63) // 64 * 64
 
     @contextmanager
     def loop(self, symbol: Symbol, start: str, stop: str) -> Iterator[None]:

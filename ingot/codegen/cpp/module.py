@@ -16,6 +16,8 @@ from ingot.codegen.cpp.attention import write_attention
 from ingot.codegen.cpp.function import Function, comment
 from ingot.codegen.cpp.kernel import write_kernel
 from ingot.codegen.cpp.prelude import prelude
+from ingot.codegen.cpp.scored_attention import ScoredWriter
+from ingot.codegen.cpp.single_rows import RowWriter
 from ingot.codegen.llvm import module as llvm
 from ingot.codegen.llvm.library import link
 from ingot.codegen.llvm.objects import modules_of
@@ -53,7 +55,11 @@ def has_code(kernel: AnyKernel, check_bounds: bool = False) -> bool:
     """Whether there is C++ for a kernel of this kind; attention's checks no bounds."""
     if not isinstance(kernel, Kernel):
         return not check_bounds
-    return kernel.product is None or product.has_code(kernel.product)
+    if kernel.product is None:
+        return True
+    if kernel.product.weights is not None:
+        return not check_bounds
+    return product.has_code(kernel.product)
 
 
 class CompiledKernels:
@@ -122,7 +128,7 @@ class CompiledKernels:
         comments: dict[str, Sequence[str]] = {}
         for kernel, (name, above, buffers) in labels.items():
             functions[name], comments[name] = None, above
-            if not has_code(kernel):
+            if not self.is_written(kernel):
                 comments[name] = [*above, NOT_WRITTEN]
                 continue
             functions[name] = _written(kernel, self._symbols, False, buffers)
@@ -204,10 +210,12 @@ def _written(
 ) -> Function:
     if not isinstance(kernel, Kernel):
         return write_attention(kernel, symbols, buffers)
-    write = product.write_product
     if kernel.product is None:
-        write = write_kernel
-    return write(kernel, symbols, check_bounds, buffers)
+        return write_kernel(kernel, symbols, check_bounds, buffers)
+    if kernel.product.weights is not None:
+        writer = RowWriter if kernel.product.row_block == 1 else ScoredWriter
+        return writer(kernel, kernel.product, symbols, buffers).function()
+    return product.write_product(kernel, symbols, check_bounds, buffers)
 
 
 def readable(

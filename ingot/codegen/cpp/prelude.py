@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from functools import cache
 
 from ingot.codegen.cpp.tracer import traced
-from ingot.codegen.llvm.math import FLOAT_ONLY, FUNCTIONS
+from ingot.codegen.llvm.math import FLOAT_ONLY, FUNCTIONS, exp_of_negative
 from ingot.codegen.llvm.scalar import TABLE
 from ingot.codegen.llvm.special import FLOAT_ONLY as SPECIAL
 
 TRACED = FUNCTIONS | FLOAT_ONLY | SPECIAL
 """Functions of floats by name."""
 
+TRACED["exp_of_negative"] = exp_of_negative
 for _name in ("nextafter", "fmod"):
     TRACED[_name] = lambda a, b, _rule=TABLE[_name][1]: _rule("float", a, b)
 
@@ -203,39 +204,66 @@ inline uint64_t to_uint64(T x) {
   return uint64_t(low) ^ (large ? UINT64_C(0x8000000000000000) : UINT64_C(0));
 }""",
     "bfloat16": """\
-struct bfloat16 {  // the upper half of a float
-  uint16_t bits;
-};""",
+enum class bfloat16 : uint16_t {};  // the bits of the upper half of a float""",
     "from_brain": """\
 inline float from_brain(ingot::bfloat16 x) {
-  return ingot::bits_as<float>(uint32_t(x.bits) << 16);
+  return ingot::bits_as<float>(uint32_t(x) << 16);
 }""",
     "to_brain": """\
 inline ingot::bfloat16 to_brain(float x) {  // rounded to nearest even
   const uint32_t bits = ingot::bits_as<uint32_t>(x);
   const uint32_t rounded = (bits + ((bits >> 16) & 1) + 0x7fff) >> 16;
-  return ingot::bfloat16{uint16_t(x != x ? 0x7fc0u : rounded)};
+  return ingot::bfloat16(uint16_t(x != x ? 0x7fc0u : rounded));
 }""",
     "half": """\
-struct half {  // five bits of exponent, ten of mantissa
-  uint16_t bits;
-};""",
+enum class half : uint16_t {};  // the bits: a sign, five of exponent, ten of mantissa""",
+    "either": """\
+// a number where a condition holds, and another elsewhere; no branch, which compilers would make
+// of conditions that follow from each other, and which vector loops cannot have
+inline uint32_t either(bool condition, uint32_t a, uint32_t b) {
+  const uint32_t mask = -uint32_t(condition);
+  return (a & mask) | (b & ~mask);
+}""",
     "from_half": """\
 inline float from_half(ingot::half x) {
-  const uint32_t sign = uint32_t(x.bits & 0x8000) << 16, size = uint32_t(x.bits & 0x7fff) << 13;
+#if defined(__clang__) && defined(__F16C__)
+  return float(ingot::bits_as<_Float16>(x));  // by instructions, which GCC has no vectors of
+#else
+  const uint32_t bits = uint32_t(x), sign = (bits & 0x8000) << 16, size = (bits & 0x7fff) << 13;
   const float small = ingot::bits_as<float>(size + 0x38800000) - 6.103515625e-05f;
   const uint32_t subnormal = ingot::bits_as<uint32_t>(small);
-  const uint32_t normal = size + (size >= 0x0f800000 ? 0x70000000 : 0x38000000);
-  return ingot::bits_as<float>(sign | (size < 0x00800000 ? subnormal : normal));
+  const uint32_t normal = size + ingot::either(size >= 0x0f800000, 0x70000000, 0x38000000);
+  return ingot::bits_as<float>(sign | ingot::either(size < 0x00800000, subnormal, normal));
+#endif
 }""",
     "to_half": """\
 inline ingot::half to_half(float x) {  // rounded to nearest even
+#if defined(__clang__) && defined(__F16C__)
+  return ingot::bits_as<ingot::half>(_Float16(x));
+#else
   const uint32_t bits = ingot::bits_as<uint32_t>(x), size = bits & 0x7fffffff;
   const uint32_t small = ingot::bits_as<uint32_t>(ingot::bits_as<float>(size) + 0.5f) - 0x3f000000;
   const uint32_t normal = ((size + 0xfff + ((size >> 13) & 1)) >> 13) - 0x1c000;
-  const uint32_t large = size > 0x7f800000 ? 0x7e00 | ((size >> 13) & 0x3ff) : 0x7c00;
-  const uint32_t rounded = size < 0x38800000 ? small : size < 0x47800000 ? normal : large;
-  return ingot::half{uint16_t(rounded | (bits >> 16 & 0x8000))};
+  const uint32_t nan = 0x7e00 | ((size >> 13) & 0x3ff);
+  const uint32_t large = ingot::either(size > 0x7f800000, nan, 0x7c00);
+  const uint32_t not_small = ingot::either(size < 0x47800000, normal, large);
+  const uint32_t rounded = ingot::either(size < 0x38800000, small, not_small);
+  return ingot::half(uint16_t(rounded | (bits >> 16 & 0x8000)));
+#endif
+}""",
+    "as_half": """\
+inline float as_half(float x) {  // rounded to a half, and that as a float
+#if defined(__clang__) && defined(__F16C__)
+  return float(_Float16(x));
+#else
+  // a power of two, whose neighbours are as far apart as halves near x
+  const uint32_t own = ingot::bits_as<uint32_t>(x) & 0x7f800000;
+  const uint32_t large = own > 0x38800000 ? own : 0x38800000;
+  const uint32_t exponent = large < 0x47000000 ? large : 0x47000000;
+  const float power = ingot::bits_as<float>(exponent + 0x06800000);
+  const float rounded = (std::fabs(x) + power) - power;
+  return std::copysign(rounded >= 65536.0f ? INFINITY : rounded, x);
+#endif
 }""",
     "half_negated": """\
 template <class T>
@@ -291,6 +319,16 @@ inline void multiply(const T *left, const int64_t *rows, const int64_t *steps, c
   for (int r = 0; r < ROWS; ++r)
 #pragma omp simd
     for (int c = 0; c < COLUMNS; ++c) sums[r * stride + c] += part[r][c];
+}""",
+    "sum_of": """\
+// the sum of numbers that fill four vectors of so many lanes
+template <int lanes, class T>
+inline T sum_of(const T (&parts)[4 * lanes]) {
+  const T *b = parts + lanes, *c = b + lanes, *d = c + lanes;
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int l = 0; l < lanes; ++l) sum += (parts[l] + b[l]) + (c[l] + d[l]);
+  return sum;
 }""",
     "add_compensated": """\
 // adds to a total, and what is lost by rounding to `error`

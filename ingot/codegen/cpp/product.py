@@ -26,9 +26,8 @@ TILES = {64: (6, 256), 32: (4, 64), 16: (4, 32)}
 
 
 def has_code(product: Product) -> bool:
-    """Whether there is C++ for a product: its left operand is not computed, and lies linearly."""
-    loops = (*product.rows, *product.reduced)
-    return product.weights is None and product.left.index.linear(loops) is not None
+    """Whether there is C++ for a product: its left operand lies linearly."""
+    return product.left.index.linear((*product.rows, *product.reduced)) is not None
 
 
 def write_product(
@@ -89,13 +88,8 @@ class _ProductWriter(KernelWriter):
 
     def scratch_array(self, name: str, count: int) -> str:
         """Scratch memory for so many numbers."""
-        name, type = self.names.fresh(name), self.type
-        place = "scratch"
-        if self.scratch is not ZERO:
-            place = f"static_cast<char *>(scratch) + {self.index(self.scratch).text}"
-        self.line(f"{type} *__restrict {name} = ({type} *)({place});")
-        size = (count * self.product.dtype.itemsize + 63) // 64 * 64
-        self.scratch = self.scratch + integer(size)
+        name = self.names.fresh(name)
+        self.take_scratch(self.type, name, integer(count * self.product.dtype.itemsize))
         return name
 
     def range_of(self, name: str, number: str, size: int, extent: Expr) -> tuple[str, str]:

@@ -135,6 +135,8 @@ def made_by(request: pytest.FixtureRequest) -> Iterator[Batch]:
         runs, scopes = [], {}
         for item in request.session.items:
             if item.module is request.module and item.callspec.params["made_by"] == request.param:
+                if getattr(item.module, "WHOLE_PROGRAMS", False):
+                    continue  # they cannot run without their kernels
                 arguments = {**item.callspec.params}
                 del arguments["made_by"]
                 runs.append(functools.partial(item.obj, **arguments))

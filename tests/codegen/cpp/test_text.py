@@ -160,12 +160,29 @@ def test_the_log_prints_it(monkeypatch, capsys):
     assert "in0[o0] * 2.0f;" in capsys.readouterr().err
 
 
-def test_kinds_that_are_not_written_are_llvms():
+@pytest.mark.parametrize("queries", [1, 40])
+def test_scores_of_the_programs_own(queries):
     def bent(score, batch, head, query, key):
-        return torch.tanh(score) * 3
+        return torch.where(key <= 33, torch.tanh(score) * 3 + (key - query) * 0.1, -torch.inf)
 
     def attend(q, k, v):
         return flex_attention(q, k, v, score_mod=bent) * 2
+
+    sizes = (1, 2, queries, 16), (1, 2, 40, 16), (1, 2, 40, 24)
+    tensors = list(map(torch.randn, sizes))
+    compiled = ingot.compile(attend, options=CPP)
+    report = ingot.explain(compiled)(*tensors)
+    torch.testing.assert_close(compiled(*tensors), attend(*tensors), rtol=1e-4, atol=1e-5)
+    text = report.stage("cpp")
+    assert "// softmax" in text and "compiled by LLVM" not in text
+
+
+def test_kinds_that_are_not_written_are_llvms(monkeypatch):
+    """Attention whose accesses are checked."""
+    monkeypatch.setenv("INGOT_CHECK_BOUNDS", "1")
+
+    def attend(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v) * 2
 
     tensors = [torch.randn(1, 2, 40, 16) for _ in range(3)]
     compiled = ingot.compile(attend, options=CPP)
@@ -183,6 +200,36 @@ def test_what_the_c_library_repairs_is_eagers(name):
     function = getattr(torch, name)
     found = ingot.compile(lambda *args: function(*args) + 1, options=CPP)(*args)
     torch.testing.assert_close(found, function(*args) + 1, equal_nan=True, rtol=1e-5, atol=1e-6)
+
+
+def test_floats_are_rounded_to_halves_as_in_eager():
+    """By way of floats alone: patterns of bits, and those around the largest and the least."""
+    around = [0x477FEFFF, 0x477FF000, 0x47800000, 0x387FE000, 0x38800000, 0x33000000, 0x33000001]
+    bits = torch.tensor([*range(-(1 << 31), 1 << 31, 200_003), *around, 0x7F800001])
+    x = bits.to(torch.int32).view(torch.float32)
+
+    def round_trips(x):
+        half = x.to(torch.float16)
+        return half.float(), half, (half * 1.5).float()
+
+    compiled = ingot.compile(round_trips, options=CPP)
+    text = ingot.explain(compiled)(x).stage("cpp")
+    assert "inline float as_half" in text
+    for found, expected in zip(compiled(x), round_trips(x)):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(found.signbit(), expected.signbit())
+
+
+@pytest.mark.parametrize("width", [512, 500, 4096])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_are_spread_over_vectors(width, dtype):
+    """Where all rounds are whole; those of 4,096 are added up in blocks besides."""
+    x = torch.randn(3, width, dtype=dtype)
+    compiled = ingot.compile(lambda x: ((x * 2).sum(-1), x.var(-1)), options=CPP)
+    text = ingot.explain(compiled)(x).stage("cpp")
+    assert ("ingot::sum_of<" in text) == (width != 500)
+    for found, expected in zip(compiled(x), ((x.double() * 2).sum(-1), x.double().var(-1))):
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-4)
 
 
 def test_errors_of_data_are_raised():
