@@ -104,8 +104,10 @@ class _Stretch:
             for one, other in zip(self.operands[k - self.length], self.operands[k], strict=True):
                 if one is not other and one.op == "placeholder":
                     following[one] = other
-        rows = []
-        for head in following.keys() - following.values():
+        rows, followed = [], set(following.values())
+        for head in following:
+            if head in followed:
+                continue
             row = [head]
             while row[-1] in following and len(row) <= self.count:
                 row.append(following[row[-1]])

@@ -378,8 +378,10 @@ def _ahead(
 def _copied_when_known(
     joint: JointGraph, inputs: dict[Node, Node], graph: Graph, roots: Iterable[Node]
 ) -> dict[Node, Node]:
-    """Copies into `graph` what the roots depend on, up to the nodes that its `inputs` stand for:
-    what was traced for the gradients right behind what it is computed from."""
+    """Copies into `graph` what the roots depend on, up to the nodes that its `inputs` stand for.
+
+    What was traced for the gradients comes right behind what it is computed from.
+    """
     needed = ancestors(roots, inputs)
     order = order_of(joint.aten.graph)
     place: dict[Node, int] = {}
@@ -400,7 +402,7 @@ def _copied_when_needed(
     roots: Sequence[Node],
     late: set[Node],
 ) -> dict[Node, Node]:
-    """The same for a backward, which computes what it does again right before it is needed."""
+    """The same for a backward: what it computes again, it does right before it is needed."""
     needed = ancestors(roots, inputs)
     order = order_of(whole.graph)
     copies = dict(inputs)

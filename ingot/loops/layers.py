@@ -1,10 +1,10 @@
-"""Layers that are alike: a straight line of items (nodes of a graph, steps of a plan) for some of a
-program's layers, and what it says of the line for all of them.
+"""Layers that are alike: how a line of items for some of them becomes the line for all.
 
-In such a line there are two stretches, one behind the other, of which the second does to the values
-of one layer what the first does to those of the layer before; a stretch may begin and end anywhere
-in a layer. The second one is repeated for the layers that are left out. What follows is given the
-values of the last layers in place of those that it had.
+The items are nodes of a graph or steps of a plan, in their order. Among them are two stretches, one
+behind the other, of which the second does to the values of one layer what the first does to those
+of the layer before; a stretch may begin and end anywhere in a layer. The second one is repeated for
+the layers that are left out. What follows is given the values of the last layers in place of those
+that it had.
 
 Nothing is taken for granted of how a line came about. Where what is read shows that the second
 stretch could not be all that the other layers need, `NotAlike` is raised.
@@ -355,9 +355,11 @@ class _Stretches(Generic[Name]):
 
 
 def periods(kinds: Sequence[int]) -> list[int]:
-    """Likely lengths of a stretch that is repeated in a line of items of these kinds, the likeliest
-    first: distances between items of kinds that come at regular intervals, and twice these, for
-    layers of two kinds in turn."""
+    """Likely lengths of a stretch that is repeated, in a line of items of these kinds.
+
+    They are distances between items of kinds that come at regular intervals, those of most kinds
+    first, and twice these, for layers of two kinds in turn.
+    """
     last: dict[int, int] = {}
     gaps: dict[int, Counter[int]] = defaultdict(Counter)
     for k, kind in enumerate(kinds):
