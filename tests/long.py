@@ -91,7 +91,7 @@ SWEEPS: dict[str, dict[str, int]] = {
     "ops/test_moments": {"equal_numbers_do_not_vary": 4, "extreme_numbers": 4},
     "runtime/test_memory_budget": {"gradients_are_eagers_and_fewer_bytes_are_saved": 4},
     "runtime/test_training_memory": {"a_step_holds_no_more_than_eagers": 2},
-    "schedule/test_layers": {"random_programs": 4},
+    "schedule/test_layers": {"random_programs": 4, "random_programs_are_trained": 5},
     "schedule/test_offsets": {"values": 3},
     "test_aliasing_functions": {"eager_is_the_oracle": 18, "several_arguments": 8},
     "test_aliasing_hooks": {"eager_is_the_oracle": 9},

@@ -8,6 +8,7 @@ layers that forward and backward leave out, and the backwards of the whole progr
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,11 +22,11 @@ from ingot.gradients.captured_graph import CapturedGraph
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.joint import JointGraph
 from ingot.graph.longer import repeated, with_all_layers
-from ingot.graph.partition import Partition
+from ingot.graph.partition import Partition, gradient_inputs_of
 from ingot.loops.ir import LoopGraph
 from ingot.loops.layers import Layers, NotAlike, Repeated, Row
 from ingot.loops.training_contract import InputSlot, Slot, TrainingContract
-from ingot.runtime.tangents import Backward, CompiledBackward, Demand, Tangents
+from ingot.runtime.tangents import Backward, CompiledBackward, Demand, Tangents, WithZeros
 from ingot.serial import serial
 
 
@@ -51,10 +52,12 @@ class Whole:
         _require_simple(contract, cut, layers)
         forward = _with_kept(cut, layers)
         saving = _Saving(forward, contract)
-        slots = saving.all(cut.saved)
-        contract = replace(contract, inputs=_input_slots(contract, layers), saved=tuple(slots))
-        whole = cls(cut, forward, contract, tuple(saving.places), tuple(saving.rows))
-        repeated(cut.backward, whole.backward(cut.backward, cut.joint.contract.gradient_inputs))
+        saved, inputs = tuple(saving.all(cut.saved)), _input_slots(contract, layers)
+        of_all = replace(contract, inputs=inputs, saved=saved)
+        whole = cls(cut, forward, of_all, tuple(saving.places), tuple(saving.rows))
+        repeated(cut.backward, whole.backward(cut.backward, contract.gradient_inputs))
+        for k in range(len(contract.tangents)):
+            whole.inputs(gradient_inputs_of(cut, [k]))
         return whole
 
     def backward(self, aten: AtenGraph, gradient_inputs: Sequence[int]) -> Layers:
@@ -218,9 +221,18 @@ class _OfSomeLayers(Backwards):
         """How the graph of a backward that gives gradients of some inputs becomes the program's."""
         return repeated(aten, self.whole.backward(aten, wanted))
 
-    def _results_for(self, inputs: Sequence[int]) -> Sequence[int]:
-        of_all = self.whole.inputs(self.contract.gradient_inputs)
-        return [of_all.index(k) for k in self.whole.inputs(inputs)]
+    def whole_inputs(self, present: tuple[bool, ...]) -> list[int]:
+        """The inputs of the program that have a gradient where these tangents come in."""
+        try:
+            return self.whole.inputs(self.gradient_inputs(Demand(present)))
+        except NotAlike:
+            tangents = itertools.compress(range(len(present)), present)
+            return self.whole.inputs(gradient_inputs_of(self.cut, tangents))
+
+    def _with_zeros(self, demand: Demand, inputs: Sequence[int]) -> Backward:
+        position = self.whole.contract.gradient_inputs.index
+        results = list(map(position, self.whole_inputs(demand.present)))
+        return WithZeros(self._run_whole, self.tangents, demand.present, results)
 
     def _compile_partial(self, graph: AtenGraph, demand: Demand) -> Backward:
         inputs = self.gradient_inputs(demand)
@@ -287,7 +299,7 @@ class LayeredBackwards:
 
     def gradient_inputs(self, demand: Demand) -> Sequence[int]:
         """The inputs that have a gradient then."""
-        of_all = self.whole.inputs(self._some.gradient_inputs(Demand(demand.present)))
+        of_all = self._some.whole_inputs(demand.present)
         if demand.inputs is None:
             return of_all
         return [k for k in of_all if k in demand.inputs]
