@@ -36,10 +36,10 @@ def _token(field: Any) -> Any:
     """What tells one field of a source from another: sources and plain keys by value, all else by
     identity."""
     kind = type(field)
+    if kind is str or isinstance(field, Source):
+        return field
     if kind in _VALUE_KEYS:
         return kind, field
-    if isinstance(field, Source):
-        return field
     return id(field)
 
 

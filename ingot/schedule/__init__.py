@@ -29,7 +29,7 @@ from ingot.schedule.groups import Group
 from ingot.schedule.horizontal import side_by_side
 from ingot.schedule.in_place import without_copies_to_write
 from ingot.schedule.inline import inlined
-from ingot.schedule.kernel import Kernel, anonymous
+from ingot.schedule.kernel import AnyKernel, Kernel, anonymous
 from ingot.schedule.layers import with_all_layers
 from ingot.schedule.memory import lenders_of, plan_memory
 from ingot.schedule.offsets import begun_at_offsets
@@ -143,18 +143,21 @@ def _launch(kernel: Kernel, arguments: tuple[str, ...], group: Group, target: Ta
 def _with_unique_names(steps: Sequence[KernelStep | LibraryStep]) -> list[KernelStep | LibraryStep]:
     """Kernels of equal code share a name; different ones of one name are numbered."""
     counts: dict[str, int] = {}
-    named: dict[object, str] = {}
+    names: dict[object, str] = {}
+    named: dict[int, AnyKernel] = {}  # by id: many steps share a kernel
     result: list[KernelStep | LibraryStep] = []
     for step in steps:
         if isinstance(step, KernelStep):
-            kernel = step.kernel
-            body = anonymous(kernel)
-            if body not in named:
-                count = counts[kernel.name] = counts.get(kernel.name, 0) + 1
-                if count == 1:
-                    named[body] = kernel.name
-                else:
-                    named[body] = f"{kernel.name}_{count}"
-            step = replace(step, kernel=replace(kernel, name=named[body]))
+            kernel = named.get(id(step.kernel))
+            if kernel is None:
+                kernel, body = step.kernel, anonymous(step.kernel)
+                if body not in names:
+                    count = counts[kernel.name] = counts.get(kernel.name, 0) + 1
+                    if count == 1:
+                        names[body] = kernel.name
+                    else:
+                        names[body] = f"{kernel.name}_{count}"
+                kernel = named[id(step.kernel)] = replace(kernel, name=names[body])
+            step = replace(step, kernel=kernel)
         result.append(step)
     return result

@@ -255,6 +255,14 @@ class Kernel:
     run: int = 0
     blocking: Blocking = Blocking()
 
+    def __hash__(self) -> int:
+        """That of its fields, which takes long."""
+        known = self.__dict__.get("_hash")
+        if known is None:
+            fields = [getattr(self, name) for name in self.__match_args__]
+            known = self.__dict__["_hash"] = hash(tuple(fields))
+        return known
+
     @property
     def loads(self) -> list[Instruction]:
         results = []
