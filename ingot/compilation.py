@@ -59,6 +59,14 @@ class Log:
         again.seconds, again.kept = self.seconds, self.kept
         vars(self).update(vars(again))
 
+    def attempt(self) -> Log:
+        """A log of what may come to nothing, whose time counts here all the same."""
+        return Log(seconds=self.seconds)
+
+    def adopt(self, attempt: Log) -> None:
+        """Takes what was written down of an attempt that came to something."""
+        vars(self).update(vars(attempt))
+
     def complete(self) -> None:
         """To be called before a report reads the artefacts."""
         while self.compile_again is not None:

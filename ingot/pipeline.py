@@ -35,7 +35,7 @@ from ingot.graph.differentiation import forget_histories, new_leaves
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.joint import trace_joint
 from ingot.graph.layers import shorter, tells_all
-from ingot.graph.longer import repeated, with_all_layers
+from ingot.graph.longer import in_all_layers, repeated
 from ingot.graph.memory_budget import BUDGET, WHOLE
 from ingot.graph.nodes import fake_result
 from ingot.graph.output_windows import output_window, size_places
@@ -135,11 +135,13 @@ def _compile_layers(captured: Captured, log: Log, options: Options) -> CompiledG
     if not tells_all(aten) or _detached_windows(aten, short.fakes):
         return None
     aten.layers = short.layers
+    attempt = log.attempt()
     try:
         repeated(aten, short.layers)
-        built = build(aten, log, options)
+        built = build(aten, attempt, options)
     except NotAlike:
         return None
+    log.adopt(attempt)
     modes = Modes.now()
 
     def whole() -> AtenGraph:
@@ -226,16 +228,16 @@ def _compile_training_layers(
         forward, some = cut.forward, graph._replace(module=short.module, fakes=short.fakes)
     forward.layers = whole.forward
     build_backward = functools.partial(build, options=options, frugal=True)
+    attempt, lowering = log.attempt(), _lowering(options)
     try:
-        built = build(forward, log, options, frugal=True)
-        lower_ = _lowering(options)
-        backwards = LayeredBackwards(whole, some, compilation, build_backward, lower_)
+        built = build(forward, attempt, options, frugal=True)
+        backwards = LayeredBackwards(whole, some, compilation, build_backward, lowering)
     except NotAlike:
         return None
+    log.adopt(attempt)
     forget_histories(graph.module)
     forget_histories(short.module)
-    to_whole = repeated(forward, whole.forward)
-    show_whole(log, functools.partial(with_all_layers, forward, to_whole), _lowering(options))
+    show_whole(log, functools.partial(in_all_layers, forward, whole.forward), lowering)
     run = _with_gradients(built, graph, cut, backwards, compilation, options)
     return CompiledGraph(run, built)
 

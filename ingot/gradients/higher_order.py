@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -20,7 +20,6 @@ from ingot.errors import unsupported
 from ingot.gradients.backwards import Backwards
 from ingot.gradients.captured_graph import CapturedGraph
 from ingot.gradients.eager_backward import unsupported_by
-from ingot.gradients.layered import LayeredBackwards
 from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.differentiation import vjp
 from ingot.graph.fakes import FakeTensor
@@ -32,6 +31,9 @@ from ingot.runtime.higher_order import CompiledGradients, HigherOrderProgram, In
 from ingot.runtime.tangents import Demand
 from ingot.serial import serial
 from ingot.wrapped import is_wrapped
+
+if TYPE_CHECKING:
+    from ingot.gradients.layered import LayeredBackwards
 
 CompileTraining = Callable[[CapturedGraph, Compilation], CompiledGraph]
 """Compiles a graph that records gradients (`pipeline.compile_training`)."""

@@ -13,18 +13,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch.fx import Node
-
 from ingot.built import Built
 from ingot.compilation import Compilation, Log
 from ingot.gradients.backwards import Backwards, Build, GraphOfBackward
 from ingot.gradients.captured_graph import CapturedGraph
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.joint import JointGraph
-from ingot.graph.longer import repeated, with_all_layers
+from ingot.graph.longer import in_all_layers, repeated
 from ingot.graph.partition import Partition, gradient_inputs_of
 from ingot.loops.ir import LoopGraph
-from ingot.loops.layers import Layers, NotAlike, Repeated, Row
+from ingot.loops.layers import Layers, NotAlike, Row
 from ingot.loops.training_contract import InputSlot, Slot, TrainingContract
 from ingot.runtime.tangents import Backward, CompiledBackward, Demand, Tangents, WithZeros
 from ingot.serial import serial
@@ -217,10 +215,6 @@ class _OfSomeLayers(Backwards):
         self.whole, self._lower = whole, lower
         self.wanted: Sequence[int] = self.contract.gradient_inputs
 
-    def longer(self, aten: AtenGraph, wanted: Sequence[int]) -> Repeated[Node]:
-        """How the graph of a backward that gives gradients of some inputs becomes the program's."""
-        return repeated(aten, self.whole.backward(aten, wanted))
-
     def whole_inputs(self, present: tuple[bool, ...]) -> list[int]:
         """The inputs of the program that have a gradient where these tangents come in."""
         try:
@@ -237,7 +231,7 @@ class _OfSomeLayers(Backwards):
     def _compile_partial(self, graph: AtenGraph, demand: Demand) -> Backward:
         inputs = self.gradient_inputs(demand)
         try:
-            self.longer(graph, inputs)
+            repeated(graph, self.whole.backward(graph, inputs))
         except NotAlike:
             return self._with_zeros(demand, inputs)
         before, self.wanted = self.wanted, inputs
@@ -248,11 +242,10 @@ class _OfSomeLayers(Backwards):
 
     def _program_of(self, aten: AtenGraph, compilation: Compilation) -> Backward:
         aten.layers = self.whole.backward(aten, self.wanted)
-        whole = functools.partial(with_all_layers, aten, self.longer(aten, self.wanted))
+        whole = functools.partial(in_all_layers, aten, aten.layers)
         try:
             run = self._compiled(aten, compilation)
         except Exception:  # with all layers it may be compiled, and can be run in eager
-            aten.layers = None
             return super()._program_of(whole(), compilation)
         show_whole(compilation.log, whole, self._lower)
         return run
@@ -283,7 +276,7 @@ class LayeredBackwards:
 
     def _whole_graph(self) -> AtenGraph:
         aten, wanted = self.whole.cut.backward, self._some.contract.gradient_inputs
-        return with_all_layers(aten, self._some.longer(aten, wanted))
+        return in_all_layers(aten, self.whole.backward(aten, wanted))
 
     def saved_for(self, tangents: Sequence[int]) -> frozenset[int]:
         return self.whole.saved_values(self._some.saved_for(tangents))

@@ -37,8 +37,9 @@ def repeated(aten: AtenGraph, layers: Layers) -> Repeated[Node]:
     return result
 
 
-def with_all_layers(aten: AtenGraph, layers: Repeated[Node]) -> AtenGraph:
+def in_all_layers(aten: AtenGraph, some: Layers) -> AtenGraph:
     """The graph of the program. Its inputs have the fakes of those that they are like."""
+    layers = repeated(aten, some)
     graph, copies = torch.fx.Graph(), dict[Copied[Node], Node]()
     lends = []
     for k, which in enumerate(layers.inputs()):

@@ -593,3 +593,13 @@ def test_random_programs_are_trained(seed):
 def leaves_of(args: Any) -> list[Tensor]:
     x, layers, shared = args
     return [x, shared, *[leaf for own in layers for leaf in own.values()]]
+
+
+def test_an_attempt_that_comes_to_nothing_leaves_nothing_behind(monkeypatch):
+    args = X, weights(MANY, (16, 16), (16,))
+    log = log_of(all_are_added_at_once, *args)
+    assert not is_shorter(log)
+    monkeypatch.setattr(layers, "FEWEST", 99)
+    ingot.reset()
+    whole = log_of(all_are_added_at_once, *args)
+    assert log.decisions == whole.decisions and log.rewrites == whole.rewrites
