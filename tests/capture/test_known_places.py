@@ -10,14 +10,8 @@ import torch
 from torch import Tensor
 
 import ingot
-from ingot.compiler import Compiler
+from tests.compiled import compilations
 from tests.oracle import assert_same
-
-
-def compilations(compiled: Any) -> list[Any]:
-    compiler = Compiler.of(compiled)
-    assert compiler is not None
-    return compiler.compilations
 
 
 class Sampler:

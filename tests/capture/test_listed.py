@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import ingot
-from ingot.compiler import Compiler
+from tests.compiled import compilations
 from tests.oracle import assert_same
 
 
@@ -50,12 +50,6 @@ def by_windows(x: Tensor, grid: Tensor) -> list[Tensor]:
         ends.extend((counts.cumsum(0) + ends[-1]).tolist())
     ends = torch.unique_consecutive(torch.tensor(ends, dtype=torch.int32))
     return [part.abs() for part in x.split((ends[1:] - ends[:-1]).tolist())]
-
-
-def compilations(compiled: Any) -> list[Any]:
-    compiler = Compiler.of(compiled)
-    assert compiler is not None
-    return compiler.compilations
 
 
 @pytest.mark.parametrize("fn", [positions, by_products, by_lengths, by_windows])

@@ -11,20 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import ingot
-from ingot.compiler import Compiler
+from tests.compiled import breaks, compilations
 from tests.oracle import assert_same
 
 _STEPS = torch.tensor([901, 601, 301, 1])
-
-
-def compilations(compiled: Any) -> list[Any]:
-    compiler = Compiler.of(compiled)
-    assert compiler is not None
-    return compiler.compilations
-
-
-def breaks(compiled: Any) -> int:
-    return sum(c.break_ is not None for c in compilations(compiled))
 
 
 def scheduled(x: Tensor, steps: Tensor, table: Tensor) -> Tensor:

@@ -16,18 +16,8 @@ from torch.nn.utils.rnn import (
 )
 
 import ingot
-from ingot.compiler import Compiler
+from tests.compiled import breaks, compilations
 from tests.oracle import assert_same, outcome
-
-
-def compilations(compiled: Any) -> list[Any]:
-    compiler = Compiler.of(compiled)
-    assert compiler is not None
-    return compiler.compilations
-
-
-def breaks(compiled: Any) -> int:
-    return sum(c.break_ is not None for c in compilations(compiled))
 
 
 def lengths_of(batch: int, longest: int, is_sorted: bool) -> Tensor:

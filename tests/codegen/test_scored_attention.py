@@ -4,7 +4,7 @@ sizes around the block and the vector, on this machine's vectors and on narrower
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -104,18 +104,25 @@ def off(actual: Any, exact: Any) -> float:
     return math.sqrt(distance / size)
 
 
-def trainings(
+def runs_of(
     compiled: Function, function: Function, args: Sequence[Tensor]
-) -> list[tuple[Tensor, ...]]:
-    """The result and the gradients of what is compiled, of eager, and of eager in float64."""
-    runs: list[tuple[Tensor, ...]] = []
+) -> Iterator[tuple[Sequence[Tensor], Tensor]]:
+    """Leaves and result of what is compiled, of eager, and of eager in float64."""
     for run, dtype in (
         (compiled, torch.float32),
         (function, torch.float32),
         (function, torch.float64),
     ):
         leaves = leaves_of(args, dtype)
-        result = run(*leaves)
+        yield leaves, run(*leaves)
+
+
+def trainings(
+    compiled: Function, function: Function, args: Sequence[Tensor]
+) -> list[tuple[Tensor, ...]]:
+    """The result and the gradients of what is compiled, of eager, and of eager in float64."""
+    runs: list[tuple[Tensor, ...]] = []
+    for leaves, result in runs_of(compiled, function, args):
         tangent = torch.ones_like(result).cumsum(-1)
         runs.append((result.detach(), *torch.autograd.grad(result, leaves, tangent)))
     return runs
@@ -347,13 +354,7 @@ def test_gradients_of_what_scores_read(name: str) -> None:
 
     compiled, runs = ingot.compile(function, fullgraph=True), []
     args = [*inputs((90, 90, 16, 24, 1)), torch.randn(shape)]
-    for run, dtype in (
-        (compiled, torch.float32),
-        (function, torch.float32),
-        (function, torch.float64),
-    ):
-        leaves = leaves_of(args, dtype)
-        result = run(*leaves)
+    for leaves, result in runs_of(compiled, function, args):
         runs.append(torch.autograd.grad(result, leaves, torch.ones_like(result)))
     ours, eager, exact = runs
     floor = 4 * torch.finfo(torch.float32).eps

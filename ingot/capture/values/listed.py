@@ -92,10 +92,10 @@ def _computed(session: Session, tensor: TensorValue) -> Any:
             relied += facts(held)
         if any(is_observed(session, source) for source, _ in relied):
             return None
-        found = steps.run()
-        elements(found)
+        numbers = steps.run()
+        elements(numbers)
     except REFUSALS:
         return None
     for source, number in relied:
         session.guard(source, Kind.EQUALS, number)
-    return found.tolist()
+    return numbers.tolist()

@@ -54,16 +54,16 @@ def truth_from_outside(session: Session, tensor: TensorValue) -> bool | None:
                 data.append(node)
             else:
                 relied += facts(held)
-        found = steps.run()
-        if len(data) > 1 or found.dtype not in NUMBERS or found.numel() != 1:
+        number = steps.run()
+        if len(data) > 1 or number.dtype not in NUMBERS or number.numel() != 1:
             return None
-        truth = bool(found)
+        truth = bool(number)
         if data and not _guard_truth(session, steps, data[0], truth):
             return None
     except REFUSALS:
         return None
-    for source, number in relied:
-        session.guard(source, Kind.EQUALS, number)
+    for source, held_number in relied:
+        session.guard(source, Kind.EQUALS, held_number)
     return truth
 
 
@@ -77,15 +77,15 @@ def elements_from_outside(session: Session, tensor: TensorValue) -> torch.Tensor
         steps = computation(session, tensor.fx_node, NUMBERS)
         if not steps.held or any(_is_data(session, held) for held in steps.held.values()):
             return None
-        found = steps.run()
-        if found.dtype not in NUMBERS or found.numel() > MOST:
+        numbers = steps.run()
+        if numbers.dtype not in NUMBERS or numbers.numel() > MOST:
             return None
         relied = list(chain.from_iterable(map(facts, steps.held.values())))
     except REFUSALS:
         return None
     for source, number in relied:
         session.guard(source, Kind.EQUALS, number)
-    return found
+    return numbers
 
 
 def _is_data(session: Session, held: HeldTensor) -> bool:
