@@ -78,10 +78,15 @@ def _generators_of(aten: AtenGraph) -> tuple[torch.Generator, ...]:
     generators: dict[torch.device, torch.Generator] = {}
     for node in aten.random_nodes:
         device = tensors_in(node.meta["val"])[0].device
-        generators[device] = torch.default_generator
-        if device.type == "cuda":
-            generators[device] = torch.cuda.default_generators[device.index]
+        generators[device] = generator_of(device)
     return tuple(generators.values())
+
+
+def generator_of(device: torch.device) -> torch.Generator:
+    """What random numbers on a device are taken from where the program names nothing else."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index]
+    return torch.default_generator
 
 
 def _may_fail_at(aten: AtenGraph) -> str | None:

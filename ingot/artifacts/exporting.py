@@ -202,7 +202,8 @@ def _program(
 ) -> tuple[Any, ...]:
     """A program: its description, the names of its constants, its kernels' names and objects."""
     code = code_for(built, cpu)
-    description = list(packable(built.plan, code, _CPU))
+    row, (kernels, objects, _) = packable(built.plan, code, _CPU)
+    description = list(row)
     names = []
     for k, tensor in enumerate(description[CONSTANTS]):
         if why_not_plain(tensor) or not has_name(tensor.dtype) or not tensor.is_contiguous():
@@ -210,7 +211,7 @@ def _program(
         names.append(f"{prefix}.{k}")
         constants[names[-1]] = tensor
     description[CONSTANTS] = ()
-    return tuple(description), tuple(names), tuple(code.names), tuple(code.objects)
+    return tuple(description), tuple(names), kernels, objects
 
 
 def _kernels(program: Program) -> int:

@@ -84,7 +84,7 @@ def write_library(
     for number, program in enumerate(programs):
         _refuse_calls(program)
         code = code_for(program.built, cpu, f"entry{number}_kernel")
-        description = packable(program.built.plan, code, _CPU)
+        description, _ = packable(program.built.plan, code, _CPU)
         constants = []
         for tensor in description[CONSTANTS]:
             constants.append(image.add(tensor, True, False))

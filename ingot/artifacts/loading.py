@@ -301,7 +301,7 @@ def _program_of(row: Sequence[Any], tensors: Mapping[str, Tensor]) -> tuple[Any,
     parts[CONSTANTS] = tuple(map(tensors.__getitem__, constants))
     lengths = [len(step) for step in parts[STEPS] if step[0] == "call"]
     decides = any(length > _PLAIN_CALL for length in lengths)
-    return native_program(parts, names, images), bool(lengths), decides
+    return native_program(parts, (names, images, ())), bool(lengths), decides
 
 
 def _own(state: StateTensor, tensor: Tensor) -> Tensor:

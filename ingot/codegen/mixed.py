@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ingot.codegen.llvm.module import CompiledKernels as HostKernels
@@ -36,6 +37,17 @@ class MixedKernels:
 
     def address(self, kernel: AnyKernel) -> int:
         return self.host.address(kernel)
+
+    def name(self, kernel: AnyKernel) -> str:
+        return self.host.name(kernel)
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.host.names
+
+    @property
+    def objects(self) -> Sequence[bytes]:
+        return self.host.objects
 
     def scratch_bytes(self, kernel: AnyKernel) -> Expr:
         return self.host.scratch_bytes(kernel)

@@ -16,10 +16,11 @@ import torch
 from ingot.codegen.store import Store
 from ingot.kept.format import packed, unpacked
 from ingot.kept.names import NotKept
+from ingot.kept.steps import Packed
 
 logger = logging.getLogger("ingot")
 
-FORMAT = 4
+FORMAT = 5
 """Of what is kept; another one where the same key stands for something else."""
 
 
@@ -44,6 +45,12 @@ def contents_of(function: str, where: str, kernels: int, program: Any) -> bytes:
     """The bytes of a program's file. Raises NotKept for a program that has none."""
     whole = packed(program)
     return packed((FORMAT, str(torch.__version__), function, where, kernels, whole))
+
+
+def count_of(code: Packed) -> int:
+    """How many kernels there are in a program's code."""
+    names, _, images = code
+    return len(names) + len(images)
 
 
 def read_contents(content: bytes) -> Contents:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ingot.kept.format import Named
-from ingot.kept.steps import OWNER, STEPS, require_kept
+from ingot.kept.steps import CONSTANTS, OWNER, STEPS, Packed, require_kept
 from ingot.runtime.description import Description, Row, faster
+from ingot.runtime.gpu_description import GpuDescription
 from ingot.schedule.kernel import AnyKernel
 from ingot.schedule.plan import Plan
+
+if TYPE_CHECKING:
+    from ingot.codegen.loaded_kernels import Image
+    from ingot.codegen.triton.module import Binary, CompiledForm
 
 
 class NamedDescription(Description):
@@ -29,14 +34,35 @@ class NamedDescription(Description):
         return Named(faster(function) or function)
 
 
-def packable(plan: Plan, code: Any, device: torch.device) -> tuple[Any, ...]:
-    """The description of a plan's program, without the machine code that owns its kernels."""
-    description = list(NamedDescription(plan, code, device).build())
-    description[OWNER] = None
-    return tuple(description)
+class NamedGpuDescription(NamedDescription, GpuDescription):
+    """The same of a program on a GPU: its kernels stand by their numbers among the `images`."""
+
+    def __init__(self, plan: Plan, compiled: Any, device: torch.device) -> None:
+        GpuDescription.__init__(self, plan, compiled, device, lasting=True)
+        self.images: dict[Image, int] = {}
+        self.position = 0
+
+    def steps(self, position: int) -> list[Row]:
+        self.position = position
+        return super().steps(position)
+
+    def load(self, binary: Binary) -> Row:
+        return (self.images.setdefault(binary.launched, len(self.images)),)
+
+    def load_later(self, form: CompiledForm) -> Row:
+        return ((self.position, form.number),)
 
 
-def told_program(plan: Plan, code: Any) -> tuple[Any, Any]:
-    """The description of a plan's program for CPUs, and the names of its kernels with the object
-    files that have them. Raises NotKept for a step that cannot be kept."""
-    return packable(plan, code, torch.device("cpu")), (tuple(code.names), tuple(code.objects))
+def packable(plan: Plan, code: Any, device: torch.device) -> tuple[tuple[Any, ...], Packed]:
+    """The description of a plan's program, without the machine code that owns its kernels, and what
+    has these. Raises NotKept for a step that cannot be kept."""
+    images: tuple[tuple[Any, ...], ...] = ()
+    if device.type == "cpu":
+        row = list(NamedDescription(plan, code, device).build())
+    else:
+        named = NamedGpuDescription(plan, code, device)
+        row = list(named.build())
+        images = tuple(map(tuple, named.images))
+    row[OWNER] = None
+    row[CONSTANTS] = tuple([tensor.cpu() for tensor in row[CONSTANTS]])
+    return tuple(row), (tuple(code.names), tuple(code.objects), images)

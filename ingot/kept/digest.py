@@ -24,9 +24,11 @@ from torch import fx
 
 import ingot
 from ingot.capture.facts import read_global_state
+from ingot.codegen.installed_triton import package_facts, variables_of_triton
 from ingot.codegen.store import store_in
 from ingot.graph.aten_tracer import EAGER_SAVES
 from ingot.graph.fakes import FakeTensor, storage_key
+from ingot.graph.meta import tensors_in
 from ingot.kept.contents import FORMAT
 from ingot.kept.format import packed
 from ingot.kept.names import OF_TORCH, NotKept, name_of
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from ingot.kept.sizes import Sizes
     from ingot.options import Options
 
+_CPU = torch.device("cpu")
 _WITHOUT_EFFECT = frozenset({"INGOT_CACHE_DIR", "INGOT_DEBUG"})
 """Variables that decide nothing about a program."""
 
@@ -44,6 +47,7 @@ _WITHOUT_EFFECT = frozenset({"INGOT_CACHE_DIR", "INGOT_DEBUG"})
 def key_of(captured: Captured, options: Options, sizes: Sizes) -> str:
     """The key, in hexadecimal. Raises NotKept where there is none."""
     _require_known(captured)
+    device = _device_of(captured)
     if options.freeze:
         raise NotKept("weights are frozen in it")
     if options.emit != "llvm":
@@ -52,6 +56,7 @@ def key_of(captured: Captured, options: Options, sizes: Sizes) -> str:
         FORMAT,
         _versions(),
         _surroundings(),
+        _gpu(device),
         (options.mode, options.numerics, options.memory_budget),
         sizes.facts(),
         tuple(_facts_of_inputs(list(map(attrgetter("fake"), captured.inputs)), sizes)),
@@ -67,6 +72,26 @@ def _require_known(captured: Captured) -> None:
         raise NotKept("sizes depend on the data")
     if context.effects:
         raise NotKept("it has effects")
+
+
+def _device_of(captured: Captured) -> torch.device | None:
+    """The GPU of a graph, if there is one. Raises NotKept for other devices than one and the
+    CPU."""
+    gpu: torch.device | None = None
+    values = list(map(attrgetter("fake"), captured.inputs))
+    for node in captured.graph_module.graph.nodes:
+        values.append(node.meta.get("val"))
+    devices = set()
+    for value in values:
+        for tensor in tensors_in(value):
+            devices.add(tensor.device)
+    for device in devices - {_CPU}:
+        if device.type != "cuda":
+            raise NotKept(f"it computes on the device {device.type!r}")
+        if gpu is not None:
+            raise NotKept("it computes on several GPUs")
+        gpu = device
+    return gpu
 
 
 # -- what compiles it ------------------------------------------------------------------------------
@@ -159,6 +184,16 @@ def _surroundings() -> tuple[Any, ...]:
     return tuple(variables), repr(state), *libraries, processors
 
 
+def _gpu(device: torch.device | None) -> tuple[Any, ...]:
+    """The GPU, what compiles for it, and how torch's libraries are to compute on it."""
+    if device is None:
+        return ()
+    facts, cudnn = torch.cuda.get_device_properties(device), torch.backends.cudnn
+    chip = facts.name, facts.major, facts.minor, facts.total_memory, facts.multi_processor_count
+    convolutions = cudnn.enabled, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic
+    return chip, convolutions, cudnn.version(), package_facts(), variables_of_triton()
+
+
 def _require_torchs_kernels() -> None:
     """Raises NotKept where an operator of torch's may be computed by the program."""
     if not isinstance(registered_kernels, set):
@@ -172,12 +207,14 @@ def _require_torchs_kernels() -> None:
 _ASKED = frozenset(
     """
     CPU CompositeExplicitAutograd CompositeExplicitAutogradNonFunctional CompositeImplicitAutograd
-    Autograd AutogradCPU AutogradOther ADInplaceOrView AutocastCPU BackendSelect Conjugate Negative
-    ZeroTensor Dense Functionalize Python PythonDispatcher Undefined
+    Autograd AutogradCPU AutogradCUDA AutogradOther ADInplaceOrView AutocastCPU AutocastCUDA
+    BackendSelect Conjugate Negative ZeroTensor Dense Functionalize Python PythonDispatcher
+    Undefined
     """.split()
 )
-"""Dispatch keys whose kernels a call on a CPU may come to. For others torch registers some in
-Python, for vmap as late as it is used."""
+"""Dispatch keys whose kernels a call may come to while a program is planned. For others torch
+registers some in Python, for vmap as late as it is used; those of a GPU run when the program
+does."""
 
 
 # -- what it is given ------------------------------------------------------------------------------

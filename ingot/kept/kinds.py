@@ -59,15 +59,19 @@ def _tell_program(content: bytes) -> str:
 
 
 def _unpack_program(content: bytes) -> str:
-    from ingot.kept.contents import read_contents
+    from ingot.kept.contents import count_of, read_contents
     from ingot.kept.format import unpacked
 
     contents = read_contents(content)
     if contents.is_ours:
-        description, (names, images), *_ = unpacked(contents.program)
-        if len(names) != contents.kernels or not isinstance(description, tuple):
+        description, code, *_ = unpacked(contents.program)
+        if count_of(code) != contents.kernels or not isinstance(description, tuple):
             raise ValueError("its kernels are not those that it names")
-        list(map(_tell_object, images))
+        _, objects, images = code
+        list(map(_tell_object, objects))
+        for image, *_ in images:
+            if not image:
+                raise ValueError("it has a kernel without an image")
     return _tell_program(content)
 
 

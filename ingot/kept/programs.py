@@ -1,9 +1,9 @@
-"""The programs of captured graphs that are kept: for CPUs, of sizes that are known or vary.
+"""The programs of captured graphs that are kept, of sizes that are known or vary.
 
 In: a captured graph. Out: its program, which an earlier process has planned and compiled, or which
 is compiled now, and kept. Capture has run in any case, so the guards and what is done to Python's
 objects are made anew. A file has the program's description (see `runtime/description.py`), with the
-names of kernels and functions in it, the kernels' object files, the risks, and the guards that
+names of kernels and functions in it, the kernels' machine code, the risks, and the guards that
 compiling left on sizes (see `sizes.py`); in front of them the name of the function, for people (see
 `contents.py`).
 """
@@ -15,16 +15,14 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
-from ingot.built import Built, CompiledGraph, Risks
+from ingot.built import Built, CompiledGraph, Risks, generator_of
 from ingot.capture.inner_calls import unwatched
 from ingot.codegen.store import Store, store_in
 from ingot.compilation import Compilation, Log
 from ingot.graph.ambient import Modes, preserved, undisturbed
-from ingot.kept.contents import contents_of, found
+from ingot.kept.contents import contents_of, count_of, found
 from ingot.kept.digest import key_of
-from ingot.kept.loading import native_program
+from ingot.kept.loading import form_of, native_program
 from ingot.kept.names import NotKept
 from ingot.kept.sizes import Question, Sizes
 from ingot.runtime.windows import WithWindows
@@ -78,7 +76,6 @@ def found_or_compiled(
     if store.is_open:
         try:
             with log.stage("look up"):
-                _require_plain(captured)
                 again = _Again(compile_, compilation, Modes.now(), question)
                 known = _look_up(store, key_of(captured, options, question.sizes), again)
         except NotKept as reason:
@@ -93,7 +90,7 @@ def found_or_compiled(
     if key is not None:
         try:
             program = _program(run, built, risks, question)
-            kernels = len(program[1][0])
+            kernels = count_of(program[1])
             store.put(key, contents_of(compilation.name, compilation.where, kernels, program))
         except NotKept as reason:
             _not_kept(log, reason)
@@ -108,7 +105,6 @@ def is_missing(captured: Captured, options: Options) -> bool:
     if not store.is_open or not captured.ops:
         return False
     try:
-        _require_plain(captured)
         return not store.has(key_of(captured, options, Sizes(captured.context.shapes)))
     except NotKept:
         return False
@@ -136,40 +132,29 @@ def _not_kept(log: Log, reason: NotKept) -> None:
     store_in("programs").counts.add_not_kept(str(reason))
 
 
-def _require_plain(captured: Captured) -> None:
-    """Raises NotKept for graphs of other devices."""
-    for each in captured.inputs:
-        if isinstance(each.fake, torch.Tensor):
-            _require_cpu(each.fake)
-    for node in captured.graph_module.graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            _require_cpu(value)
-
-
-def _require_cpu(fake: torch.Tensor) -> None:
-    if fake.device.type != "cpu":
-        raise NotKept(f"it computes on the device {fake.device.type!r}")
-
-
 # -- what is kept ----------------------------------------------------------------------------------
 
 
 def _program(run: Any, built: Built, risks: Risks, question: Question) -> tuple[Any, ...]:
     """What is kept of a program, to be packed."""
     from ingot.kept.contracts import told_windows
-    from ingot.kept.description import told_program
+    from ingot.kept.description import packable
 
-    if risks.checks or risks.binds or risks.is_replayed or question.depends_on_data:
+    if risks.checks or risks.binds or question.depends_on_data:
         raise NotKept("sizes depend on the data")
+    if risks.is_replayed:
+        raise NotKept("it is replayed as CUDA graphs")
     windows = training = None
     if isinstance(run, WithWindows):
         windows, run = told_windows(run, question.sizes), run.run
     if run is not built.program.native:
         training = _training(run, built, question.sizes)
-    known = risks.fails_at, risks.draws, risks.leaves_traces, risks.fails_first
+    generators = []
+    for generator in risks.generators:
+        generators.append(generator.device)
+    known = risks.fails_at, risks.draws, tuple(generators), risks.leaves_traces, risks.fails_first
     parts = known, training, windows, question.answer()
-    return *told_program(built.plan, built.code), *parts
+    return *packable(built.plan, built.code, built.program.device), *parts
 
 
 def _training(run: Any, built: Built, sizes: Sizes) -> Any:
@@ -216,6 +201,10 @@ class _Again:
                 self._compiled = self._compile(again), again
         return self._compiled
 
+    def built(self) -> Built:
+        """What the forward's program went through."""
+        return self.compiled()[0].built
+
     def offer(self, native: Any) -> None:
         """Has a report compile the graph, to show what it went through."""
         self._compilation.log.compile_again = functools.partial(self._fill, native)
@@ -230,14 +219,14 @@ class _Again:
 
 def _restored(again: _Again, key: str, program: Any) -> KeptProgram | str:
     """The program; `OTHER_SIZES` where its guards do not hold for those at hand."""
-    description, (names, images), known, training, windows, answer = program
+    description, code, known, training, windows, answer = program
     question = again.question
     if not question.is_answered_by(answer):
         return OTHER_SIZES
     again.answer = answer
-    fails_at, draws, leaves_traces, fails_first = known
-    native = native_program(description, names, images)
-    generators = (torch.default_generator,) if draws and fails_at is not None else ()
+    fails_at, draws, devices, leaves_traces, fails_first = known
+    native = native_program(description, code, form_of(again.built))
+    generators = tuple(map(generator_of, devices))
     risks = Risks(fails_at, False, False, draws, generators, leaves_traces, fails_first, False)
     run: Callable[..., Any] = native
     if training is not None:

@@ -7,6 +7,7 @@ gradients.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,10 +16,10 @@ from ingot.built import Built
 from ingot.codegen.store import store_in
 from ingot.compilation import Compilation
 from ingot.errors import CompilerBug
-from ingot.kept.contents import contents_of, found
+from ingot.kept.contents import contents_of, count_of, found
 from ingot.kept.contracts import told, understood
 from ingot.kept.format import packed
-from ingot.kept.loading import native_program
+from ingot.kept.loading import form_of, native_program
 from ingot.kept.names import NotKept
 from ingot.kept.sizes import Sizes
 from ingot.loops.training_contract import TrainingContract
@@ -124,7 +125,8 @@ class KeptBackwards:
     def compile(self, demand: Demand) -> CompiledBackward:
         """The program, and which gradients it computes."""
         store, key = store_in("programs"), self._key_of(demand)
-        known = found(store, key, _restored)
+        form = form_of(lambda: self._again(demand))
+        known = found(store, key, functools.partial(_restored, form))
         if known is not None:
             return known
         whole = self._whole()
@@ -136,6 +138,13 @@ class KeptBackwards:
             except NotKept as reason:
                 store.counts.add_not_kept(str(reason))
         return compiled
+
+    def _again(self, demand: Demand) -> Built:
+        """A backward that was kept, compiled once more."""
+        backwards = self._whole().backwards
+        built: Built | None = backwards.built_of(backwards.compile(demand))
+        assert built is not None  # it has launched a kernel
+        return built
 
     def graph(self, demand: Demand, sizes: tuple[int, ...] | None) -> BackwardGraph | None:
         """The same as a graph."""
@@ -162,16 +171,16 @@ class Keeping(KeptBackwards):
 
 def _content(compiled: CompiledBackward, built: Built, compilation: Compilation) -> bytes:
     """What a file has of a backward."""
-    from ingot.kept.description import told_program
+    from ingot.kept.description import packable
 
-    description, code = told_program(built.plan, built.code)
+    description, code = packable(built.plan, built.code, built.program.device)
     program = description, code, tuple(compiled.gradient_inputs)
     name = f"{compilation.name}, backward"
-    return contents_of(name, compilation.where, len(code[0]), program)
+    return contents_of(name, compilation.where, count_of(code), program)
 
 
-def _restored(program: Any) -> CompiledBackward:
-    description, (names, images), gradient_inputs = program
-    native = native_program(description, names, images)
+def _restored(form: Callable[[int, int], Any], program: Any) -> CompiledBackward:
+    description, code, gradient_inputs = program
+    native = native_program(description, code, form)
     native.lays_out = lazy_keys()  # a hook may have replaced what was saved
     return CompiledBackward(native.consume, gradient_inputs)

@@ -6,15 +6,16 @@ streams. Nothing is kept between calls, which may be on another stream: the plan
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ingot.codegen.loaded_kernels import LASTING, Loaded, load_kernel
 from ingot.loops.aligned_products import mm_in_parts, views_of_parts
 from ingot.loops.ir import Fault, Library, View
-from ingot.native import _native
 from ingot.runtime.description import Description, Row, whole
 from ingot.runtime.traces import unaligned_inputs
 from ingot.schedule.kernel import AnyKernel, Kernel
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     from ingot.codegen.triton.module import Binary, CompiledForm
 
 log = logging.getLogger("ingot")
-
-# What is in the memory of which GPU. A user's CUDA graph may launch it when its program is long
-# gone; and while one is recorded, nothing may be unloaded.
-_LOADED: dict[tuple[Binary, int], Any] = {}
 
 # Products that cuBLAS is asked for without torch in between, which tells it with each call how it
 # may sum halves.
@@ -51,7 +48,7 @@ class GpuDescription(Description):
     def __init__(self, plan: Plan, compiled: Any, device: torch.device, lasting: bool) -> None:
         super().__init__(plan, compiled, device)
         self.unaligned = unaligned_inputs(plan)
-        self.loaded: dict[tuple[Binary, int], Any] = _LOADED if lasting else {}
+        self.loaded: Loaded = LASTING if lasting else {}
         constants, buffers = plan.graph.constants, plan.graph.buffers
         for name, tensor in constants.items():
             if not buffers[name].on_host:  # a table of lowering's own
@@ -89,7 +86,14 @@ class GpuDescription(Description):
             function = torch.bmm
             if len(views[0].sizes) == 2:
                 function = torch.mm
-            call = ("call", function, items, ("out",), (), (self.buffer(out.buffer),))
+            call = (
+                "call",
+                self.entry_point(function),
+                items,
+                ("out",),
+                (),
+                (self.buffer(out.buffer),),
+            )
             products.append(self.product(views, call))
         return products
 
@@ -99,43 +103,40 @@ class GpuDescription(Description):
         if dtype not in _SUMS_AS_USUAL:
             return call
         name, operands = str(dtype).removeprefix("torch."), tuple(map(self.view, views))
-        return "product", name, operands, _SUMS_AS_USUAL[dtype], call
+        conditions = []
+        for function, value in _SUMS_AS_USUAL[dtype]:
+            conditions.append((self.entry_point(function), value))
+        return "product", name, operands, tuple(conditions), call
 
     def horizontal_launch(self, step: KernelStep, kernel: Kernel) -> Row:
         """A launch over several sets of buffers."""
         written, buffers = self.compiled.written(kernel), self.buffer_numbers(step.arguments)
         points = dict(written.constants)["XBLOCK"]
-        loaded = load_binary(self.compiled.binary(kernel), self.loaded, self.device.index)
+        loaded = self.load(self.compiled.binary(kernel))
         offsets, extents = self.offsets(step), self.values(step.extents)
         return "launch parts", buffers, offsets, extents, written.table, points, *loaded
 
     def form(self, form: CompiledForm) -> Row:
         conditions = tuple((self.value(e), most) for e, most in form.conditions)
-        load = _Loader(form, self.loaded, self.device.index)
-        return self.value(form.grid), conditions, *(load() if form.is_compiled else [load])
+        if form.is_compiled:
+            loaded = self.load(form.binary)
+        else:
+            loaded = self.load_later(form)
+        return self.value(form.grid), conditions, *loaded
+
+    def load(self, binary: Binary) -> Row:
+        """What a launch has of a kernel that is compiled."""
+        return load_kernel(binary.launched, self.device.index, self.loaded)
+
+    def load_later(self, form: CompiledForm) -> Row:
+        """What it has of one that is compiled when it is first launched."""
+        return (functools.partial(load_form, form, self.device.index, self.loaded),)
 
 
-class _Loader:
-    """Loads a form of a kernel into a GPU, and keeps it there as long as this lives."""
-
-    def __init__(
-        self, form: CompiledForm, loaded: dict[tuple[Binary, int], Any], device: int
-    ) -> None:
-        self.form, self.loaded, self.device = form, loaded, device
-
-    def __call__(self) -> tuple[Any, int, int, int]:
-        try:
-            return load_binary(self.form.binary, self.loaded, self.device)
-        except Exception as problem:  # the core looks for another form
-            log.warning("a kernel for some sizes could not be compiled or loaded: %s", problem)
-            raise
-
-
-def load_binary(
-    binary: Binary, loaded: dict[tuple[Binary, int], Any], device: int
-) -> tuple[Any, int, int, int]:
-    """(kernel, threads, shared, hidden) of a description."""
-    key = binary, device
-    if key not in loaded:
-        loaded[key] = _native.load_cuda(binary.image, binary.function, binary.shared, device)
-    return loaded[key], binary.threads, binary.shared, binary.hidden
+def load_form(form: CompiledForm, device: int, loaded: Loaded) -> tuple[Any, int, int, int]:
+    """The same as `load_kernel`, of a form that is compiled now if it is not yet."""
+    try:
+        return load_kernel(form.binary.launched, device, loaded)
+    except Exception as problem:  # the core looks for another form
+        log.warning("a kernel for some sizes could not be compiled or loaded: %s", problem)
+        raise

@@ -48,7 +48,7 @@ class Program:
         device: torch.device = _CPU,
         lasting: bool = True,
     ) -> None:
-        self.plan = plan
+        self.plan, self.device = plan, device
         if device.type == "cpu":
             description = Description(plan, compiled, device)
         else:

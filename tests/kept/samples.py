@@ -11,7 +11,7 @@ from ingot.codegen.triton.module import Binary
 from ingot.kept.contents import contents_of
 from ingot.kept.format import packed
 
-PROGRAM = ((), ((), ()), ())
+PROGRAM = ((), ((), (), ()), ())
 
 
 def digest(text: str) -> str:

@@ -368,25 +368,25 @@ def test_damaged_files_are_made_again(folder: Path) -> None:
 def without_images(content: bytes, image: bytes) -> bytes:
     """A program's file with other object files in it."""
     contents = read_contents(content)
-    description, (names, images), *rest = unpacked(contents.program)
-    images = [image] * len(images)
+    description, (names, objects, _), *rest = unpacked(contents.program)
+    code = names, (image,) * len(objects), ()
     steps = []
     for step in description[6]:
         steps.append((step[0], Named(step[1]), *step[2:]) if step[0] == "call" else step)
     description = (*description[:6], tuple(steps), *description[7:])
-    return contents_of("f", "", contents.kernels, (description, (names, images), *rest))
+    return contents_of("f", "", contents.kernels, (description, code, *rest))
 
 
 USELESS: dict[str, Callable[[bytes], bytes]] = {
     "nothing": lambda content: b"",
     "no packed value": lambda content: b"?" * 40,
     "another value": lambda content: packed((1, 2)),
-    "another program": lambda content: contents_of("f", "", 1, (((), ()), ((), ()), (), ())),
+    "another program": lambda content: contents_of("f", "", 1, (((), ()), ((), (), ()), (), ())),
     "a kernel that is not there": lambda content: contents_of(
         "f",
         "",
         1,
-        ((*[()] * 6, (("kernel", "f"),), *[()] * 11), ((), ()), (None, *[False] * 3), None),
+        ((*[()] * 6, (("kernel", "f"),), *[()] * 11), ((), (), ()), (None, *[False] * 4), None),
     ),
     "an empty object file": lambda content: without_images(content, b""),
     "no object file": lambda content: without_images(content, b"no object file" * 40),

@@ -14,12 +14,13 @@ import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from ingot.codegen.installed_triton import available, package_facts, variables_of_triton
+from ingot.codegen.loaded_kernels import Image
 from ingot.codegen.store import store_in
 from ingot.codegen.triton import ops
 from ingot.codegen.triton.forms import Form, forms_of, general_form
@@ -75,6 +76,11 @@ class Binary:
     threads: int
     hidden: int
 
+    @property
+    def launched(self) -> Image:
+        """What a GPU is given of it."""
+        return Image(self.image, self.function, self.shared, self.threads, self.hidden)
+
     def packed(self) -> bytes:
         facts = [self.function, self.shared, self.threads, self.hidden, len(self.image)]
         return json.dumps(facts).encode() + b"\n" + self.image + self.assembly.encode()
@@ -87,7 +93,7 @@ class Binary:
 
 
 class CompiledForm:
-    """A form of a kernel, written and compiled when it is asked for.
+    """A form of a kernel, by its number, written and compiled when it is asked for.
 
     It is launched where the `conditions` hold, in `grid` blocks.
     """
@@ -99,7 +105,9 @@ class CompiledForm:
         general: TritonKernel,
         gpu: Gpu,
         aligned: Sequence[bool],
+        number: int,
     ):
+        self.number = number
         self._kernel, self._form, self._general = kernel, form, general
         self._gpu, self.aligned = gpu, tuple(aligned)
         self.conditions = form.conditions
@@ -136,8 +144,11 @@ class CompiledKernels:
 
     Of the `forms` of each the first is launched whose conditions hold; those that the hints of the
     sizes ask for are compiled, each different body once. `seconds` is what writing and compiling
-    took.
+    took. Nothing of it runs on the CPU, which the empty `names` and `objects` say.
     """
+
+    names: tuple[str, ...] = ()
+    objects: tuple[bytes, ...] = ()
 
     def __init__(
         self,
@@ -253,9 +264,9 @@ def _compiled(texts: Mapping[Body, Text], gpu: Gpu) -> dict[Body, Binary]:
 
 def _forms(kernel: Kernel, gpu: Gpu, aligned: Sequence[bool]) -> list[CompiledForm]:
     general = write_kernel(kernel)
-    results = []
+    results: list[CompiledForm] = []
     for form in forms_of(kernel):
-        results.append(CompiledForm(kernel, form, general, gpu, aligned))
+        results.append(CompiledForm(kernel, form, general, gpu, aligned, len(results)))
     return results
 
 
@@ -267,12 +278,6 @@ def _form_for(forms: Sequence[CompiledForm], sizes: Mapping[Symbol, int]) -> Com
         if all(e.evaluate(sizes) <= most for e, most in form.conditions):
             return form
     raise CompilerBug("codegen", "no form of a kernel is for these sizes", forms[0].written.name)
-
-
-@cache
-def available() -> bool:
-    """Whether Triton is installed."""
-    return find_spec("triton") is not None
 
 
 def import_triton() -> None:
@@ -294,8 +299,6 @@ def import_triton() -> None:
 # -- what was compiled before ----------------------------------------------------------------------
 
 _FORMAT = 1  # of what is kept
-# Variables that decide what Triton makes.
-_VARIABLE = re.compile(r"(TRITON_(?!CACHE|HOME|DUMP)|LLVM_|MLIR_|NVPTX_|PTXAS_|AMDGCN_|DISABLE_)")
 _binaries: dict[str, Binary] = {}  # by their keys
 
 
@@ -331,7 +334,7 @@ def _key(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> str:
     dtypes = []
     for p in kernel.parameters:
         dtypes.append(f"{p.dtype} {'given' if p.on_host else 'in memory'}")
-    variables = sorted(item for item in os.environ.items() if _VARIABLE.match(item[0]))
+    variables = variables_of_triton()
     options = sorted(_options(kernel, gpu).items())
     form = len(kernel.sizes), kernel.short, kernel.constants
     facts = (_FORMAT, text, dtypes, form, aligned, options, gpu, variables, compiler_digest())
@@ -341,16 +344,8 @@ def _key(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> str:
 @cache
 def compiler_digest() -> str:
     """A digest of the Triton that is installed, and of the text that all kernels share."""
-    spec = find_spec("triton")
-    assert spec is not None and spec.origin is not None
-    package, helpers = Path(spec.origin).parent, Path(__file__).with_name("helpers.py")
-    stats = []
-    for file in sorted(package.glob("_C/libtriton*.so")):
-        stats.append(file.stat())
-    libraries = []
-    for s in stats:
-        libraries.append((s.st_size, s.st_mtime_ns))
-    facts = Path(spec.origin).read_text(), HEADER, helpers.read_text(), libraries
+    helpers = Path(__file__).with_name("helpers.py")
+    facts = package_facts(), HEADER, helpers.read_text()
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
