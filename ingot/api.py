@@ -55,9 +55,10 @@ def compile(  # noqa: A001 - the field's name for it
         "max-autotune-no-cudagraphs" does only that.
     options: {"numerics": "eager" or "fast", "freeze": False or True, "specialize": False or True,
         "emit": "llvm" or "cpp", which has the system's compiler compile CPU code as C++,
-        "memory_budget": from 0 to 1, the share of the usual bytes that a forward saves}; for
-        another backend than Ingot's, whatever that takes. For any, "guard_filter_fn": a function
-        that says which guards are checked.
+        "memory_budget": from 0 to 1, the share of the usual bytes that a forward saves,
+        "verify": how many calls of each compiled program are compared with eager, which warns of
+        the first op that differs (`DifferenceWarning`)}; for another backend than Ingot's, whatever
+        that takes. For any, "guard_filter_fn": a function that says which guards are checked.
     name: what reports call it, in place of its own name.
     disable: return `fn` as it is.
     recompile_limit: how often it may be compiled, for other facts each time; further calls run in

@@ -303,6 +303,8 @@ class Compiler:
         target, risks = self._compile_graph(compilation, captured, slots)
         tree = _guard_tree(compilation, captured, slots, self.options)
         replay = Replay.of(captured, risks)
+        if self.options.verify and risks is not None:
+            target = self._verified(compilation, captured, target, replay)
         if hot:
             from ingot.runtime.training import prepare_backward
 
@@ -317,6 +319,28 @@ class Compiler:
             if self.passes_function:
                 sharing.share(self.function.__code__, compiled)
         return functools.partial(self._run_first, captured, target, replay)
+
+    def _verified(
+        self,
+        compilation: Compilation,
+        captured: Captured,
+        target: Callable[..., Any],
+        replay: Replay,
+    ) -> Callable[..., Any]:
+        """What runs a program, the first times beside eager."""
+        from ingot.debugging.verifying import Program, verified  # for who asks for it
+
+        dynamic = self.options.dynamic
+        if captured.guards.symbols:
+            dynamic = True
+        again = replace(self.options, verify=0, fullgraph=True, dynamic=dynamic)
+        program = Program(
+            compilation.title,
+            compilation.where,
+            lambda function: Compiler(function, again).dispatcher,
+            replay.replays,
+        )
+        return verified(target, captured, program, self.options.verify)
 
     def _make_entry(self, tree: GuardTree, compiled: Compiled) -> Entry:
         captured, replay = compiled.captured, compiled.replay

@@ -97,6 +97,7 @@ ROOMS: dict[str, set[str]] = {
         "built",
         "capture",
         "compilation",
+        "debugging",
         "eager_calls",
         "explain",
         "graph",
@@ -116,6 +117,8 @@ ROOMS: dict[str, set[str]] = {
     "ladder": {"capture", "compilation", "failures", "graph", "native"},
     "hot_sizes": {"capture", "compiler", "graph", "ladder", "native", "stance"},
     "sharing": {"capture", "compilation", "compiler"},
+    # Works on captured graphs; what compiles parts of them is handed to it.
+    "debugging": {"capture", "explain", "graph", "native"},
     "modules": {"capture", "compiler"},
     "api": {
         "backends",
