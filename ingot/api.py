@@ -19,7 +19,7 @@ from ingot.compiler import Compiler
 from ingot.explain.report import Report
 from ingot.modules import compiled_module, disabled_module
 from ingot.native import _native
-from ingot.options import NATIVE, Options, shown
+from ingot.options import NATIVE, Options, is_switched_off, shown
 
 
 def compile(  # noqa: A001 - the field's name for it
@@ -67,6 +67,8 @@ def compile(  # noqa: A001 - the field's name for it
     isolate_recompiles: do not share what is compiled with other calls of `compile` on functions of
         the same code.
 
+    With INGOT_DISABLE=1 in the environment, `fn` is returned as it is.
+
     Raises TypeError or ValueError for an argument that is none of these. Errors of the program
     itself are raised as in eager; `BackendError` is raised where a backend, or a
     `guard_filter_fn`, that you named fails.
@@ -88,6 +90,7 @@ def compile(  # noqa: A001 - the field's name for it
         recompile_limit=recompile_limit,
         isolate_recompiles=isolate_recompiles,
     )
+    disable = disable or is_switched_off()
     decorate = functools.partial(_compile, options=fitted(checked), disable=disable, name=name)
     if fn is None and model is None:
         return decorate
@@ -144,7 +147,7 @@ def explain(fn: Any) -> Callable[..., Report]:
     _check_callable("explain", fn)
     compiled = fn
     if Compiler.of(fn) is None:
-        compiled = compile(fn)
+        compiled = _compile(fn, options=Options(), disable=False, name=None)
     compiler = Compiler.of(compiled)
     assert compiler is not None
     bound = (compiled.__self__,) if isinstance(compiled, MethodType) else ()

@@ -169,6 +169,10 @@ class ArtifactError(IngotError, RuntimeError):
     decide."""
 
 
+class ReproError(IngotError, RuntimeError):
+    """A script that shows a failure cannot be written, or a file is none: the text says why."""
+
+
 class DifferenceWarning(RuntimeWarning):
     """A compiled program gave what eager does not, under `options={"verify": n}`.
 

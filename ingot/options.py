@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -31,6 +32,11 @@ class Setting(NamedTuple):
         if self.choices:
             return unknown(value, self.choices)
         return f"{shown(value)}; {self.text}"
+
+
+def is_switched_off() -> bool:
+    """Whether INGOT_DISABLE says that nothing is to be compiled."""
+    return os.environ.get("INGOT_DISABLE", "0") not in ("", "0")
 
 
 def is_share(value: Any) -> bool:

@@ -113,12 +113,20 @@ ROOMS: dict[str, set[str]] = {
         "torch_controls",
     },
     # What a compiler is made of, besides its entries; they name its type alone.
-    "eager_calls": {"capture", "compilation", "compiler", "failures", "native", "stance"},
+    "eager_calls": {
+        "capture",
+        "compilation",
+        "compiler",
+        "debugging",
+        "failures",
+        "native",
+        "stance",
+    },
     "ladder": {"capture", "compilation", "failures", "graph", "native"},
     "hot_sizes": {"capture", "compiler", "graph", "ladder", "native", "stance"},
     "sharing": {"capture", "compilation", "compiler"},
     # Works on captured graphs; what compiles parts of them is handed to it.
-    "debugging": {"capture", "explain", "graph", "native"},
+    "debugging": {"capture", "compiler", "explain", "graph", "native"},
     "modules": {"capture", "compiler"},
     "api": {
         "backends",
@@ -153,6 +161,7 @@ ROOMS: dict[str, set[str]] = {
         "artifacts",
         "backends",
         "backward",
+        "debugging",
         "explain",
         "installation",
         "kept",

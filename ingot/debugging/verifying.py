@@ -21,6 +21,7 @@ from ingot.debugging.cases import Case, case_of
 from ingot.debugging.comparing import Comparison, Difference
 from ingot.debugging.locating import Compile, Located, locate
 from ingot.debugging.naming import NotWritable
+from ingot.debugging.repro import Repro, written_on_request
 from ingot.errors import DifferenceWarning, mark_of_hooks
 from ingot.explain.report import code_at
 from ingot.graph import python_random
@@ -33,12 +34,14 @@ Target = Callable[..., Sequence[Any]]
 
 class Program(NamedTuple):
     """What is verified: its name and place for messages, and what compiles parts of it anew. If it
-    `replays`, the original function is called again where it raises an error."""
+    `replays`, the original function is called again where it raises an error. `repro` makes a
+    script of its graph and some inputs."""
 
     title: str
     where: str
     compile: Compile
     replays: bool
+    repro: Callable[[Sequence[Any]], Repro]
 
 
 def verified(target: Target, captured: Captured, program: Program, calls: int) -> Target:
@@ -93,7 +96,7 @@ class Verified:
             located = self._located(inputs, found)
             if located is not None or not any(s.is_unset for s in self.case.statements):
                 self.is_wrong = True
-                self._tell(found, located)
+                self._tell(inputs, found, located)
         if self.program.replays and raised:
             raise raised
         if self.is_wrong or raised:
@@ -115,9 +118,12 @@ class Verified:
             log.debug("the op is not found: %r", error)
             return None
 
-    def _tell(self, found: Difference, located: Located | None) -> None:
+    def _tell(self, inputs: Sequence[Any], found: Difference, located: Located | None) -> None:
         """Warns, with the first op that differs."""
         text = message(self.program, self.count, found, located)
+        file = written_on_request(lambda: self.program.repro(inputs), self.program.title)
+        if file is not None:
+            text += f"\n  a script that shows it: {file}"
         warning = DifferenceWarning(text)
         if located is not None:
             warning.op, warning.where = located.statement.callee, located.statement.where
