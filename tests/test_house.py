@@ -167,7 +167,7 @@ ROOMS: dict[str, set[str]] = {
         "kept",
         "stance",
     },
-    "__main__": {"explain"},
+    "__main__": {"debugging", "explain"},
 }
 COMMON = {
     "collection",

@@ -26,7 +26,7 @@ from ingot.capture import Captured
 from ingot.capture.guards import Kind
 from ingot.debugging.cases import Case, case_from, case_of
 from ingot.debugging.comparing import Comparison
-from ingot.debugging.inputs import copies
+from ingot.debugging.inputs import RandomState, copies
 from ingot.debugging.made_inputs import HELPER, Facts
 from ingot.errors import GraphBreakError, ReproError
 from ingot.graph.symbols import to_expr
@@ -280,7 +280,15 @@ def load(path: str | os.PathLike[str]) -> Repro:
 
 def failure(repro: Repro) -> Failure:
     """What is wrong with a script's program. Errors that eager raises as well are not."""
-    compile = compiler_of(repro)
+    compile, state = compiler_of(repro), RandomState.now()
+    torch.manual_seed(0)  # it is the same whenever it is asked
+    try:
+        return _failure(repro, compile)
+    finally:
+        state.restore()
+
+
+def _failure(repro: Repro, compile: Callable[..., Any]) -> Failure:
     with in_modes(repro.modes):
         comparison = Comparison(repro.case, repro.made(), repro.gradients)
         actual = comparison.outcome(lambda *inputs: _called(compile, repro.case, inputs))
