@@ -126,7 +126,18 @@ ROOMS: dict[str, set[str]] = {
     "hot_sizes": {"capture", "compiler", "graph", "ladder", "native", "stance"},
     "sharing": {"capture", "compilation", "compiler"},
     # Works on captured graphs; what compiles parts of them is handed to it.
-    "debugging": {"capture", "compiler", "explain", "graph", "native"},
+    "debugging": {
+        "capture",
+        "codegen",
+        "compiler",
+        "explain",
+        "gradients",
+        "graph",
+        "loops",
+        "native",
+        "rules",
+        "schedule",
+    },
     "modules": {"capture", "compiler"},
     "api": {
         "backends",

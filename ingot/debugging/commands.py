@@ -16,6 +16,8 @@ from ingot.explain.loading import UserError
 
 MINIMIZE = "write a smaller script that fails in the same way as one of ingot.save_repro's"
 
+BISECT = "say which pass or kernel is at fault for what a script of ingot.save_repro's shows"
+
 
 def add_debugging(commands: Any) -> None:
     """Adds the commands to the parser's."""
@@ -34,6 +36,9 @@ def add_debugging(commands: Any) -> None:
         "--here", action="store_true", help="in this process, which a crash or a hang would end"
     )
     smaller.set_defaults(run=run_minimize)
+    stage = commands.add_parser("bisect", help=BISECT, description=BISECT)
+    stage.add_argument("script", metavar="REPRO.py")
+    stage.set_defaults(run=run_bisect)
 
 
 def run_minimize(arguments: argparse.Namespace, tools: Any) -> int:
@@ -59,3 +64,13 @@ def _minimized(path: Path, check: Check, seconds: float) -> repro.Repro:
     whole = repro.load(path)
     print(f"{path}: {describe(whole)}")
     return minimize(whole, check, seconds, lambda text: print(f"  {text}"))
+
+
+def run_bisect(arguments: argparse.Namespace, tools: Any) -> int:
+    from ingot.debugging.bisecting import bisect  # with the whole compiler
+
+    try:
+        print(bisect(repro.load(arguments.script), lambda text: print(f"  {text}", flush=True)))
+    except ReproError as error:
+        raise UserError(str(error)) from None
+    return 0

@@ -93,9 +93,14 @@ def _gradients(results: Sequence[Any], leaves: Sequence[Tensor]) -> tuple[Any, .
         return ()
     tangents = []
     for head in heads:
-        tangent = torch.linspace(-1, 1, head.numel(), dtype=torch.float64).view(head.shape)
-        tangents.append(tangent.to(head.device, head.dtype))
+        tangents.append(tangent_of(head))
     return torch.autograd.grad(heads, leaves, tangents, allow_unused=True)
+
+
+def tangent_of(head: Tensor) -> Tensor:
+    """The tangent of a result."""
+    tangent = torch.linspace(-1, 1, head.numel(), dtype=torch.float64).view(head.shape)
+    return tangent.to(head.device, head.dtype)
 
 
 class Comparison:
@@ -124,27 +129,26 @@ class Comparison:
         """The first difference of a run; None if there is none."""
         return self.between(self.outcome(run))
 
-    def between(self, actual: Outcome) -> Difference | None:
-        """The same for what a run has done already."""
+    def between(self, actual: Outcome, only_values: bool = False) -> Difference | None:
+        """The same for what a run has done already; with `only_values` strides, histories and
+        memory are left out."""
         try:
-            return self._between(actual, self.expected)
+            return self._between(actual, self.expected, only_values)
         finally:
             self.state.restore()
 
-    def _between(self, actual: Outcome, expected: Outcome) -> Difference | None:
+    def _between(self, actual: Outcome, expected: Outcome, only_values: bool) -> Difference | None:
         if actual.raised or expected.raised:
             return _difference_of_errors(actual.raised, expected.raised)
+        if not only_values:
+            difference = _facts_between(actual, expected)
+            if difference is not None:
+                return difference
         for (kind, values), (_, its) in zip(actual.kinds, expected.kinds):
             for index, (value, eager) in enumerate(zip(values, its)):
-                what = _facts_differ(value, eager, kind)
-                if what:
-                    return Difference(kind, index, what)
-        own, eagers = _memory(actual), _memory(expected)
-        if own != eagers:
-            return Difference("result", 0, f"what shares memory is {own}, in eager {eagers}")
-        for (kind, values), (_, its) in zip(actual.kinds, expected.kinds):
-            for index, (value, eager) in enumerate(zip(values, its)):
-                if isinstance(eager, Tensor) and not self._within(kind, index, value, eager):
+                if not isinstance(eager, Tensor) or not isinstance(value, Tensor):
+                    continue
+                if not self._within(kind, index, value, eager):
                     return Difference(kind, index, values_text(value, eager))
         return None
 
@@ -237,6 +241,19 @@ def _near(value: Tensor, eager: Tensor, moved: Sequence[Tensor]) -> Tensor:
     distance = (value.to(wide) - expected).abs()
     same = (value == eager) | (value.isnan() & eager.isnan())
     return same | (distance <= spread) | (spread == torch.inf)
+
+
+def _facts_between(actual: Outcome, expected: Outcome) -> Difference | None:
+    """What differs beside values."""
+    for (kind, values), (_, its) in zip(actual.kinds, expected.kinds):
+        for index, (value, eager) in enumerate(zip(values, its)):
+            what = _facts_differ(value, eager, kind)
+            if what:
+                return Difference(kind, index, what)
+    own, eagers = _memory(actual), _memory(expected)
+    if own != eagers:
+        return Difference("result", 0, f"what shares memory is {own}, in eager {eagers}")
+    return None
 
 
 def _facts_differ(value: Any, eager: Any, kind: str) -> str:

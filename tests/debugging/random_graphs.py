@@ -14,7 +14,8 @@ FORMS = (
     "torch.sin({a}) torch.cos({a}) torch.atan({a}) torch.sigmoid({a}) torch.erf({a}) {a}.t() "
     "({a}+{b}) ({a}*{b}) ({a}-{b}) torch.minimum({a},{b}) torch.where({a}>{b},{a},{b}) "
     "torch.softmax({a},-1) {a}.softmax(0) torch.nn.functional.silu({a}) ({a}*0.5) "
-    "torch.atan({a}@{b}) {a}.reshape(-1).view({n},{n}).contiguous() {a}.flip(0) torch.exp(-{a}*{a}) {a}.abs()"
+    "torch.atan({a}@{b}) {a}.reshape(-1).view({n},{n}).contiguous() {a}.flip(0) "
+    "torch.exp(-{a}*{a}) {a}.abs()"
 ).split()
 BOUND = "torch.atan"
 
