@@ -23,15 +23,18 @@ if TYPE_CHECKING:
     from ingot.artifacts.loading import load
     from ingot.backends import list_backends, register_backend
     from ingot.backward import compiled_backward
+    from ingot.debugging.saving import save_repro
     from ingot.errors import (
         ArtifactError,
         BackendError,
         CacheError,
         CompilerBug,
+        DifferenceWarning,
         ExportError,
         GraphBreakError,
         IngotError,
         RecompileError,
+        ReproError,
         Unsupported,
     )
     from ingot.explain.report import Report
@@ -48,11 +51,13 @@ __all__ = [
     "CacheError",
     "CacheInfo",
     "CompilerBug",
+    "DifferenceWarning",
     "ExportError",
     "GraphBreakError",
     "IngotError",
     "RecompileError",
     "Report",
+    "ReproError",
     "Unsupported",
     "allow_in_graph",
     "cache_info",
@@ -70,6 +75,7 @@ __all__ = [
     "register_backend",
     "reset",
     "save_cache",
+    "save_repro",
     "set_stance",
     "uninstall",
 ]
@@ -83,6 +89,7 @@ _PLACES = {
     "compiled_backward": "ingot.backward",
     "export": "ingot.artifacts.exporting",
     "load": "ingot.artifacts.loading",
+    "save_repro": "ingot.debugging.saving",
     "set_stance": "ingot.stance",
 }
 """Where names are that are neither of `ingot.api` nor errors."""

@@ -19,7 +19,7 @@ from ingot.compiler import Compiler
 from ingot.explain.report import Report
 from ingot.modules import compiled_module, disabled_module
 from ingot.native import _native
-from ingot.options import NATIVE, Options, shown
+from ingot.options import NATIVE, Options, is_switched_off, shown
 
 
 def compile(  # noqa: A001 - the field's name for it
@@ -55,9 +55,10 @@ def compile(  # noqa: A001 - the field's name for it
         "max-autotune-no-cudagraphs" does only that.
     options: {"numerics": "eager" or "fast", "freeze": False or True, "specialize": False or True,
         "emit": "llvm" or "cpp", which has the system's compiler compile CPU code as C++,
-        "memory_budget": from 0 to 1, the share of the usual bytes that a forward saves}; for
-        another backend than Ingot's, whatever that takes. For any, "guard_filter_fn": a function
-        that says which guards are checked.
+        "memory_budget": from 0 to 1, the share of the usual bytes that a forward saves,
+        "verify": how many calls of each compiled program are compared with eager, which warns of
+        the first op that differs (`DifferenceWarning`)}; for another backend than Ingot's, whatever
+        that takes. For any, "guard_filter_fn": a function that says which guards are checked.
     name: what reports call it, in place of its own name.
     disable: return `fn` as it is.
     recompile_limit: how often it may be compiled, for other facts each time; further calls run in
@@ -65,6 +66,8 @@ def compile(  # noqa: A001 - the field's name for it
         `torch._dynamo.config.recompile_limit` says where the program has set that.
     isolate_recompiles: do not share what is compiled with other calls of `compile` on functions of
         the same code.
+
+    With INGOT_DISABLE=1 in the environment, `fn` is returned as it is.
 
     Raises TypeError or ValueError for an argument that is none of these. Errors of the program
     itself are raised as in eager; `BackendError` is raised where a backend, or a
@@ -87,6 +90,7 @@ def compile(  # noqa: A001 - the field's name for it
         recompile_limit=recompile_limit,
         isolate_recompiles=isolate_recompiles,
     )
+    disable = disable or is_switched_off()
     decorate = functools.partial(_compile, options=fitted(checked), disable=disable, name=name)
     if fn is None and model is None:
         return decorate
@@ -143,7 +147,7 @@ def explain(fn: Any) -> Callable[..., Report]:
     _check_callable("explain", fn)
     compiled = fn
     if Compiler.of(fn) is None:
-        compiled = compile(fn)
+        compiled = _compile(fn, options=Options(), disable=False, name=None)
     compiler = Compiler.of(compiled)
     assert compiler is not None
     bound = (compiled.__self__,) if isinstance(compiled, MethodType) else ()

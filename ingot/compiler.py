@@ -87,6 +87,7 @@ class Compiler:
     hold."""
 
     alive: weakref.WeakSet[Compiler] = weakref.WeakSet()
+    newest: weakref.ref[Compiler] | None = None  # that has compiled something
     max_entries = MAX_ENTRIES
     passes_function = True  # in the last slot, so that entries serve others of the same code
 
@@ -184,6 +185,16 @@ class Compiler:
         if any(c.break_ is not None and c.skipped is None for c in self.compilations):
             self.dispatcher(*args, **kwargs)
 
+    def find(self, args: Args, kwargs: Kwargs) -> tuple[Captured, list[Any]] | None:
+        """The newest graph that serves a call, and its inputs; None if there is none."""
+        slots = argument_slots(self.dispatcher.fn, args, kwargs, self.passes_function)
+        for compilation in reversed(self.compilations):
+            captured: Captured | None = compilation.captured
+            is_start = captured is not None and not compilation.is_continuation
+            if is_start and captured.guards.check_python(slots) is None:  # type: ignore[union-attr]
+                return captured, _loaded(captured, slots)  # type: ignore[return-value,arg-type]
+        return None
+
     @serial
     def _compile_unless_served(
         self, slots: Args, args: Args, kwargs: Kwargs, known: int
@@ -204,6 +215,7 @@ class Compiler:
 
     def _compile(self, slots: Args, args: Args, kwargs: Kwargs) -> tuple[Compilation, Run | None]:
         hand_over()
+        Compiler.newest = weakref.ref(self)
         compilation = self.new_compilation(self.difference(slots))
         if self.sizes.is_symbolic and not self.guards:
             self.sizes.recall = self._recall
@@ -303,6 +315,8 @@ class Compiler:
         target, risks = self._compile_graph(compilation, captured, slots)
         tree = _guard_tree(compilation, captured, slots, self.options)
         replay = Replay.of(captured, risks)
+        if self.options.verify and risks is not None:
+            target = self._verified(compilation, captured, target, replay)
         if hot:
             from ingot.runtime.training import prepare_backward
 
@@ -317,6 +331,30 @@ class Compiler:
             if self.passes_function:
                 sharing.share(self.function.__code__, compiled)
         return functools.partial(self._run_first, captured, target, replay)
+
+    def _verified(
+        self,
+        compilation: Compilation,
+        captured: Captured,
+        target: Callable[..., Any],
+        replay: Replay,
+    ) -> Callable[..., Any]:
+        """What runs a program, the first times beside eager."""
+        from ingot.debugging.repro import DIFFERENCE, repro_of  # for who asks for it
+        from ingot.debugging.verifying import Program, verified
+
+        dynamic = self.options.dynamic
+        if captured.guards.symbols:
+            dynamic = True
+        again = replace(self.options, verify=0, fullgraph=True, dynamic=dynamic)
+        program = Program(
+            compilation.title,
+            compilation.where,
+            lambda function: Compiler(function, again).dispatcher,
+            replay.replays,
+            lambda inputs: repro_of(captured, self.options, compilation.title, inputs, DIFFERENCE),
+        )
+        return verified(target, captured, program, self.options.verify)
 
     def _make_entry(self, tree: GuardTree, compiled: Compiled) -> Entry:
         captured, replay = compiled.captured, compiled.replay

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +80,10 @@ class EagerCalls:
         in eager, and its like is tried again; after a few internal errors it is left to eager as
         long as the facts that led there hold."""
         reason = explained(error)
+        if captured is not None and "INGOT_REPRO_DIR" in os.environ:
+            from ingot.debugging.repro import told_of_error  # for who asks for it
+
+            told_of_error(error, captured, self.compiler.native_options, compilation.title)
         if self.compiler.options.fullgraph:
             raise GraphBreakError(reason) from error if isinstance(error, RecursionError) else error
         passes = isinstance(error, PASSING)

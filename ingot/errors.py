@@ -169,6 +169,22 @@ class ArtifactError(IngotError, RuntimeError):
     decide."""
 
 
+class ReproError(IngotError, RuntimeError):
+    """A script that shows a failure cannot be written, or a file is none: the text says why."""
+
+
+class DifferenceWarning(RuntimeWarning):
+    """A compiled program gave what eager does not, under `options={"verify": n}`.
+
+    The text says which op differs first, where, both values and the largest difference. `op` is
+    what is called there and `where` its "file:line", "" if no op was found. The call has eager's
+    results. To have an error instead: `warnings.simplefilter("error", ingot.DifferenceWarning)`.
+    """
+
+    op = ""
+    where = ""
+
+
 class OutOfBounds(BaseException):
     """Compiled code was about to touch memory outside of a buffer, under INGOT_CHECK_BOUNDS=1. Not
     an `Exception`: no program is meant to handle it, and nothing is run again in eager for it."""

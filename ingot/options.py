@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -33,9 +34,18 @@ class Setting(NamedTuple):
         return f"{shown(value)}; {self.text}"
 
 
+def is_switched_off() -> bool:
+    """Whether INGOT_DISABLE says that nothing is to be compiled."""
+    return os.environ.get("INGOT_DISABLE", "0") not in ("", "0")
+
+
 def is_share(value: Any) -> bool:
     """Whether it is a number from 0 to 1."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1
+
+
+def _is_number_of_calls(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_function(value: Any) -> bool:
@@ -48,6 +58,7 @@ KNOWN_OPTIONS: dict[str, Setting] = {
     "specialize": Setting((False, True)),
     "emit": Setting(("llvm", "cpp")),
     "memory_budget": Setting(allows=is_share, text="a number from 0 to 1"),
+    "verify": Setting(allows=_is_number_of_calls, text="a number of calls, 0 or more"),
     FILTER: Setting(allows=_is_function, text="a function of a list of guards, or None"),
 }
 
@@ -65,10 +76,11 @@ class Options:
     change. `specialize` gives sizes that keep coming an entry of their own beside the one with
     symbols, compiled in the background. `emit` "cpp" has CPU code written as C++, which the
     system's compiler compiles. `memory_budget` is the share of the bytes that a forward may save
-    for its backward, of those that it usually does. `guard_filter_fn` says which guards
-    are checked (see `capture/guard_filter.py`). `recompile_limit` is how many entries a function
-    may have. `isolation` is an object of one call of `compile` whose entries are not shared with
-    others.
+    for its backward, of those that it usually does. `verify` is how many calls of each compiled
+    program are compared with eager (see `debugging/verifying.py`). `guard_filter_fn` says which
+    guards are checked (see `capture/guard_filter.py`). `recompile_limit` is how many entries a
+    function may have. `isolation` is an object of one call of `compile` whose entries are not
+    shared with others.
     """
 
     fullgraph: bool = False
@@ -80,6 +92,7 @@ class Options:
     specialize: bool = False
     emit: str = "llvm"
     memory_budget: float | None = None  # 1, or as the program says to torch.compile
+    verify: int = 0
     guard_filter_fn: Callable[..., Any] | None = None
     backend_options: Mapping[str, Any] | None = None
     recompile_limit: int | None = None

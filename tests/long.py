@@ -75,6 +75,8 @@ SWEEPS: dict[str, dict[str, int]] = {
     "codegen/triton/test_module": {"both_forms_compile": 2},
     "codegen/triton/test_products": {"interpreted_sums_in_parts": 2, "products_compile": 2},
     "conformance/test_conformance": {"programs": 6},
+    "debugging/test_minimizing": {"a_planted_fault_is_brought_to_few_ops": 11},
+    "debugging/test_verifying": {"the_op_is_named": 4},
     "explain/test_trial": {"right_programs": 4},
     "graph/test_einsum": {"sizes_that_vary": 6},
     "graph/test_matmul": {"sizes_that_vary": 4},

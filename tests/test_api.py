@@ -220,7 +220,7 @@ class TestOptions:
                 {"options": {"y": 1}},
                 ValueError,
                 "unknown option 'y'; one of numerics, freeze, specialize, emit, "
-                "memory_budget, "
+                "memory_budget, verify, "
                 "guard_filter_fn",
             ),
             (

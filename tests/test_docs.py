@@ -35,7 +35,10 @@ def as_it_was(monkeypatch, tmp_path):
     store_in.cache_clear()
 
 
-@pytest.mark.parametrize("page", ["artifacts.md", "control.md", "torch_compiler.md", "training.md"])
+PAGES = ["artifacts.md", "control.md", "debugging.md", "torch_compiler.md", "training.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_examples_run(page, capsys):
     names = {"__name__": "example"}
     blocks = re.findall(

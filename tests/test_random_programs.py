@@ -20,10 +20,10 @@ from torch.utils._pytree import tree_flatten
 
 import ingot
 from ingot.compiler import Compiler
+from ingot.debugging.rounding import RUNS, Moved, within_rounding
 from tests import random_programs_indexing  # noqa: F401  (more statements)
 from tests.oracle import assert_like, ignore_warnings
 from tests.random_programs_writer import RandomProgram, random_program
-from tests.rounding import RUNS, Moved, within_rounding
 
 # Relative to the largest magnitude of a tensor: programs add and subtract what they have rounded,
 # in other types too.

@@ -22,10 +22,10 @@ import torch
 
 import ingot
 from ingot.compiler import Compiler
+from ingot.debugging.rounding import RUNS, Moved
 from tests.oracle import ignore_warnings
 from tests.random_gradients import Asked
 from tests.random_shapes import LATER_SIZES, ShapedProgram, shaped_program
-from tests.rounding import RUNS, Moved
 from tests.test_random_programs import Outcome, ValuesDiffer, _alike, compare, compare_tensors
 
 FURTHER = 4  # shapes at which nothing more is compiled

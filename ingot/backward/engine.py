@@ -32,7 +32,7 @@ from ingot.explain.report import Report
 from ingot.graph.ambient import undisturbed
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor
-from ingot.options import Options
+from ingot.options import Options, is_switched_off
 from ingot.reasons import BREAK, SKIP
 from ingot.rules import hand_over
 from ingot.serial import serial, whole
@@ -63,7 +63,9 @@ class compiled_backward:  # noqa: N801 - it is called like a function
         _thread.depth = getattr(_thread, "depth", 0) + 1
         with _installing:
             _users[0] += 1
-            if _OFF is None:
+            if is_switched_off():
+                pass
+            elif _OFF is None:
                 set_engine(_run_backward)
             else:
                 _report(_OFF)

@@ -225,11 +225,15 @@ def _store(memory: torch.Tensor, at: Any, value: np.ndarray, mode: str) -> None:
 # -- loop graphs -----------------------------------------------------------------------------------
 
 
-def run_graph(graph: LoopGraph, inputs: Sequence[torch.Tensor]) -> list[Any]:
+def run_graph(
+    graph: LoopGraph,
+    inputs: Sequence[torch.Tensor],
+    seen: Callable[[Any, Mapping[str, torch.Tensor]], None] = lambda node, memory: None,
+) -> list[Any]:
     """Run `graph` on real tensors; returns its outputs (windows of fresh memory or of the inputs,
     and ints).
 
-    Inputs that the graph writes are written.
+    Inputs that the graph writes are written. `seen` is told each node that has run, and the memory.
     """
     sizes, memory = _start(graph, inputs)
     for node in graph.nodes:
@@ -237,6 +241,7 @@ def run_graph(graph: LoopGraph, inputs: Sequence[torch.Tensor]) -> list[Any]:
             if name not in memory and not isinstance(node, Library):
                 memory[name] = new_storage(graph.buffers[name], sizes)
         _RUN[type(node)](node, graph, memory, sizes)
+        seen(node, memory)
     return list(_materialize(graph.outputs, memory, sizes))
 
 
@@ -632,18 +637,20 @@ def run_plan(
     inputs: Sequence[torch.Tensor],
     run: Callable[..., None] = run_kernel,
     run_horizontal: Callable[..., None] | None = None,
+    seen: Callable[[Any, Mapping[str, torch.Tensor]], None] = lambda step, memory: None,
 ) -> list[Any]:
     """Run a plan's steps in order, and return outputs as `run_graph` does. Very slow.
 
     Kernels run by `run`; those over several sets of buffers by `run_horizontal`, with the arrays
     and the points of each set; those that a GPU's plan leaves to the CPU by `run_kernel`. Inputs
-    that may lend their memory do.
+    that may lend their memory do. `seen` is told each step that has run, and the memory.
     """
     graph = plan.graph
     sizes, memory = _start(graph, inputs)
     for step in plan.steps:
         if isinstance(step, LibraryStep):
             _run_library(step.node, graph, memory, sizes)
+            seen(step, memory)
             continue
         for name in step.arguments:
             if name not in memory:
@@ -666,4 +673,5 @@ def run_plan(
         else:
             for kernel_arrays, end in zip(arrays, ends):
                 run_kernel(step.kernel, kernel_arrays, sizes, 0, end)
+        seen(step, memory)
     return list(_materialize(graph.outputs, memory, sizes))

@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -53,13 +53,14 @@ def main(
     argv: Sequence[str] | None = None,
     *,
     install: Callable[[], None] = lambda: None,
+    further: Callable[[Any], None] = lambda commands: None,
 ) -> int:
     """Run the command line; returns the exit status. Errors of the user's are printed without
-    Ingot's frames."""
+    Ingot's frames. `further` adds commands to the parser's."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal may know of no letters but ASCII
             stream.reconfigure(errors="backslashreplace")
-    arguments = parser().parse_args(argv)
+    arguments = parser(further).parse_args(argv)
     try:
         status: int = arguments.run(arguments, Tools(console(), compile, explain, install))
         sys.stdout.flush()  # where a reader has left, this is where it is seen
@@ -75,7 +76,9 @@ def main(
         return 0
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(
+    further: Callable[[Any], None] = lambda commands: None,
+) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m ingot",
         description="Ingot, a just-in-time compiler for PyTorch.",
@@ -121,6 +124,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("rest", metavar="...", nargs=argparse.REMAINDER, help="its arguments")
     run.set_defaults(run=run_run)
     add_cache(commands)
+    further(commands)
     return top
 
 

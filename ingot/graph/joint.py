@@ -9,7 +9,7 @@ in two.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -86,19 +86,30 @@ class JointGraph:
         return self.aten.inputs[len(self.contract.inputs) :]
 
 
-def trace_joint(gm: GraphModule, fakes: Sequence[Any], context: FakeContext) -> JointGraph:
-    """The joint graph of `gm`, whose placeholders stand for `fakes` in order, simplified.
+def simplify_joint(aten: AtenGraph) -> None:
+    """Runs the passes of joint graphs."""
+    run_passes(aten, JOINT_PASSES)
+
+
+def trace_joint(
+    gm: GraphModule,
+    fakes: Sequence[Any],
+    context: FakeContext,
+    simplify: Callable[[AtenGraph], None] = simplify_joint,
+) -> JointGraph:
+    """The joint graph of `gm`, whose placeholders stand for `fakes` in order, simplified by
+    `simplify`.
 
     Raises Unsupported, with the user's line, for what has side effects that cannot be recorded, or
     depends on data.
     """
     try:
-        return _trace(gm, fakes, context, {})
+        return _trace(gm, fakes, context, {}, simplify=simplify)
     except _BackwardRaises as error:
         refused = _refused_outputs(gm, fakes, context)
         if not refused:
             raise unsupported("backward-refused", f"the backward raises {error}") from error
-    return _trace(gm, fakes, context, refused)
+    return _trace(gm, fakes, context, refused, simplify=simplify)
 
 
 def trace_partial(
@@ -242,6 +253,7 @@ def _trace(
     refused: dict[int, Exception],
     choice: _Choice = _WHOLE,
     again: Sequence[Symbol] = (),
+    simplify: Callable[[AtenGraph], None] = simplify_joint,
 ) -> JointGraph:
     recorder = AtenTracer(context, again)
     with preserved(), recorder:
@@ -273,7 +285,7 @@ def _trace(
     tangent_nodes = aten.inputs[len(forward.primals) :]
     if groups and _acts_for_several(groups, differentiable, tangent_nodes):
         groups = ()
-    run_passes(aten, JOINT_PASSES)
+    simplify(aten)
     computed = dict(zip(requiring, are_present(gradients)))
     contract = JointContract(
         inputs=tuple(_input_slots(forward, aten, differentiable, reads, computed, bool(refused))),

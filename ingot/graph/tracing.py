@@ -7,7 +7,7 @@ effect.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any
@@ -34,9 +34,10 @@ def trace(
     fakes: Sequence[Any],
     context: FakeContext,
     frozen: Mapping[int, torch.Tensor] = MappingProxyType({}),
+    simplify: Callable[[AtenGraph], None] = run_passes,
 ) -> AtenGraph:
     """The functional ATen graph of `gm`, whose placeholders stand for `fakes` in order, after all
-    passes. Those at the positions in `frozen` always have these values.
+    passes. Those at the positions in `frozen` always have these values. `simplify` runs the passes.
 
     Raises Unsupported, with the user's line, for what has no functional form or depends on data.
     """
@@ -50,7 +51,7 @@ def trace(
         outputs = run_nodes(gm, tracer, inputs)
     aten_graph = tracer.finish(outputs)
     freeze(aten_graph, frozen)
-    run_passes(aten_graph)
+    simplify(aten_graph)
     return aten_graph
 
 

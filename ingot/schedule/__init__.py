@@ -50,14 +50,17 @@ def schedule(
     frugal: bool = False,
     target: Target = CPU,
     choose: Choose | None = None,
+    fuses: bool = True,
 ) -> Plan:
     """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for
     what is `frugal`. `choose` says which products of a GPU's are kernels rather than calls (see
-    `templates`)."""
+    `templates`). Unless it `fuses`, each loop nest is a kernel, to look for faults."""
     nodes = without_copies_to_write(used_nodes(graph), graph)
     nodes, graph = split_reductions(without_result_copies(nodes, graph), graph, target)
-    nodes = paired(inlined(nodes, graph, target), graph.buffers, graph.required)
-    groups = fuse(nodes, graph.buffers, note, target, frugal)
+    if fuses:
+        nodes = inlined(nodes, graph, target)
+    nodes = paired(nodes, graph.buffers, graph.required)
+    groups = fuse(nodes, graph.buffers, note, target, frugal, merges=fuses)
     if choose is not None:
         chosen = choose(
             sites(groups, graph, target),

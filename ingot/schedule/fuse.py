@@ -47,11 +47,13 @@ def fuse(
     note: Callable[[str], None] = lambda text: None,
     target: Target = CPU,
     frugal: bool = False,
+    merges: bool = True,
 ) -> list[Group]:
     """Partition `nodes` into groups, returned in an order that respects all dependencies. `note`
     receives each decision. Where `frugal`, nothing that takes memory is computed long before it is
-    needed to save a little time."""
-    return _Fusion(nodes, buffers, note, target, frugal).run()
+    needed to save a little time. Unless it `merges`, each node is a group."""
+    fusion = _Fusion(nodes, buffers, note, target, frugal)
+    return fusion.run() if merges else fusion.ordered()
 
 
 class _Fusion:
@@ -132,7 +134,7 @@ class _Fusion:
                 changed |= k in self.groups and self._merge_best(self.groups[k])
         if self.target.has_registers:
             self._sum_in_rows()
-        return self._ordered()
+        return self.ordered()
 
     # -- contractions ------------------------------------------------------------------------------
 
@@ -531,7 +533,7 @@ class _Fusion:
                     self.ancestors[k] |= known
                     waiting.append(k)
 
-    def _ordered(self) -> list[Group]:
+    def ordered(self) -> list[Group]:
         """The groups in dependency order, keeping program order where there is a choice. What
         writes inputs comes late, and with it what needs that: an error before it leaves them as
         they were."""

@@ -22,11 +22,11 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ingot
+from ingot.debugging.rounding import RUNS, Moved
 from tests import random_programs_indexing  # noqa: F401  (more statements)
 from tests.oracle import ignore_warnings
 from tests.random_gradients import Asked
 from tests.random_programs_writer import RandomProgram, random_program
-from tests.rounding import RUNS, Moved
 from tests.test_random_programs import ValuesDiffer, compare_tensors
 
 _MAKERS = (

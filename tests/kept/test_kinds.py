@@ -250,6 +250,7 @@ OPTIONS = {
     "specialize": "when something is compiled, and not how",
     "emit": "not kept",
     "memory_budget": "key",
+    "verify": "what is done beside running the program",
     "guard_filter_fn": "which guards are checked: capture always runs",
     "backend_options": "of other backends",
     "recompile_limit": "when something is compiled, and not how",

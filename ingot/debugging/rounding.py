@@ -11,6 +11,8 @@ Nor does eager agree with itself at NaN: of a tensor that lies densely, whole ve
 other code than what is left behind them, and than all elements of one that does not, and some ops
 have another gradient there (hardtanh, softshrink). So operands are also moved apart, where each
 element is computed for itself; what that changes is open.
+
+`InFloat64` is the other side of it: the result without rounding, about.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
+
+from ingot.graph.dispatch_mode import Mode
+from ingot.sequences import map_leaves
+from ingot.torch_private import tree_map_only
 
 RUNS = 12
 MARGIN = 8.0
@@ -44,9 +48,9 @@ EXACT = frozenset(
 )
 
 
-class Moved(TorchDispatchMode):
-    """Within, floating-point operands of ops that round are moved by up to one ulp, at random, and
-    if `apart` to where elements do not lie side by side."""
+class Moved(Mode):
+    """Within, floating-point operands of ops that round are moved by up to one ulp, at random. If
+    `apart`, they are moved to where elements do not lie side by side as well."""
 
     def __init__(self, seed: int, apart: bool = False) -> None:
         super().__init__()
@@ -66,11 +70,7 @@ class Moved(TorchDispatchMode):
             if not self.apart or op._schema.is_mutable:
                 raise
             result = op(*tree_map_only(torch.Tensor, torch.Tensor.contiguous, args), **kwargs)
-        if (
-            op._schema.is_mutable
-            and _is_rounded(args[0])
-            and not torch._debug_has_internal_overlap(args[0])
-        ):
+        if op._schema.is_mutable and _is_rounded(args[0]) and not _overlaps_itself(args[0]):
             args[0].copy_(self.moved(args[0]))
         return result
 
@@ -91,6 +91,11 @@ def _is_rounded(t: Any) -> bool:
     return isinstance(t, torch.Tensor) and t.is_floating_point()
 
 
+def _overlaps_itself(t: torch.Tensor) -> bool:
+    """Whether elements share memory, as those of an expanded tensor do."""
+    return any(stride == 0 and size > 1 for size, stride in zip(t.shape, t.stride()))
+
+
 def within_rounding(
     actual: torch.Tensor, expected: torch.Tensor, runs: list[torch.Tensor]
 ) -> torch.Tensor:
@@ -107,3 +112,22 @@ def within_rounding(
     return torch.where(
         finite, (actual.double() - expected.double()).abs() <= MARGIN * spread, spread == torch.inf
     )
+
+
+class InFloat64(Mode):
+    """Within, what ops are asked to make of narrower floating dtypes is made of float64."""
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return op(*map_leaves(_wide, args), **map_leaves(_wide, kwargs or {}))
+
+
+_WIDE: dict[Any, Any] = {
+    **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float64),
+    **dict.fromkeys((torch.complex32, torch.complex64), torch.complex128),
+}
+
+
+def _wide(leaf: Any) -> Any:
+    if isinstance(leaf, torch.dtype):
+        return _WIDE.get(leaf, leaf)
+    return leaf
