@@ -35,7 +35,9 @@ def as_it_was(monkeypatch, tmp_path):
     store_in.cache_clear()
 
 
-@pytest.mark.parametrize("page", ["artifacts.md", "control.md", "torch_compiler.md", "training.md"])
+@pytest.mark.parametrize(
+    "page", ["artifacts.md", "control.md", "profiling.md", "torch_compiler.md", "training.md"]
+)
 def test_the_examples_run(page, capsys):
     names = {"__name__": "example"}
     blocks = re.findall(
