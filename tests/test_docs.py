@@ -35,7 +35,14 @@ def as_it_was(monkeypatch, tmp_path):
     store_in.cache_clear()
 
 
-PAGES = ["artifacts.md", "control.md", "debugging.md", "torch_compiler.md", "training.md"]
+PAGES = [
+    "artifacts.md",
+    "control.md",
+    "debugging.md",
+    "profiling.md",
+    "torch_compiler.md",
+    "training.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -30,6 +30,7 @@ PACKAGE = ROOT / "ingot"
 # one.
 ROOMS: dict[str, set[str]] = {
     "collection": set(),
+    "places": set(),
     "precision": set(),
     "sequences": set(),
     "torch_private": set(),
@@ -185,6 +186,7 @@ COMMON = {
     "errors",
     "options",
     "origins",
+    "places",
     "precision",
     "reasons",
     "sequences",

@@ -131,6 +131,7 @@ def trace_backward(
         recorder.region = BEHIND
         gradients, outputs = _Trace(structure, sizes, recorder, hooks).run(tangents)
     graph = recorder.finish(outputs)
+    graph.is_backward = True
     placeholders_first(graph.graph)
     context.release()
     run_passes(graph)

@@ -1,7 +1,8 @@
-"""Where a node of a graph for another backend comes from, as torch.compile's graphs say it.
+"""Where a node comes from: the module that runs, and for another backend what torch.compile's
+graphs say.
 
-In: the frames that run. Out: the node's `stack_trace`, the text of a traceback, and
-`nn_module_stack`, the modules whose forward runs: each by its path, with its class.
+In: the frames that run. Out: the path of the innermost module; `stack_trace`, the text of a
+traceback, and `nn_module_stack`, the modules whose forward runs: each by its path, with its class.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ingot.origins import is_trusted
 if TYPE_CHECKING:
     from ingot.capture.interpreter import InterpreterFrame
     from ingot.capture.session import Session
+    from ingot.capture.sources import Source
 
 
 def origin_of(session: Session) -> dict[str, Any]:
@@ -31,6 +33,25 @@ def origin_of(session: Session) -> dict[str, Any]:
             path = module.source.name
             modules[path] = path, type(module.object)  # type: ignore[attr-defined]
     return {"stack_trace": "".join(traceback.format_list(lines)), "nn_module_stack": modules}
+
+
+def module_path(session: Session) -> str:
+    """The path of the module whose `forward` runs now, "" outside of modules."""
+    names = session.state(_Names).names
+    for frame in reversed(session.frames):
+        module = _module_of(frame)
+        if module is not None and module.source is not None:
+            if module.source not in names:
+                names[module.source] = module.source.name
+            return names[module.source]
+    return ""
+
+
+class _Names:
+    """The names of sources, which are put together anew each time that one is asked for."""
+
+    def __init__(self) -> None:
+        self.names: dict[Source, str] = {}
 
 
 def _module_of(frame: InterpreterFrame) -> Value | None:

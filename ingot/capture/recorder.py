@@ -17,7 +17,7 @@ from torch import fx
 from ingot.capture.answers import is_believable, unbelievable
 from ingot.capture.graph_inputs import GraphInput, GraphInputs
 from ingot.capture.modes import ModeTracker, add_call
-from ingot.capture.node_origins import origin_of
+from ingot.capture.node_origins import module_path, origin_of
 from ingot.capture.operations import (
     Traits,
     is_computed,
@@ -44,6 +44,7 @@ from ingot.graph.memory_budget import BUDGET
 from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import Results
 from ingot.graph.wrappers import is_wrapper_class, without_wrappers
+from ingot.places import Place
 from ingot.reasons import SKIP
 from ingot.sequences import map_leaves
 from ingot.torch_private import DisableTorchDispatch, LazyGraphModule
@@ -189,7 +190,7 @@ class GraphRecorder:
         result: Any,
     ) -> Value:
         """The value of an operation's result, which becomes a node."""
-        where = self.context.shapes.where
+        where = Place(self.context.shapes.where, about.name, module_path(session))
         if self.modes.differs:
             self.modes.reach(self.graph, where)
         node_of = self.node_of

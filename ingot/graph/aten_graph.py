@@ -85,7 +85,8 @@ class AtenGraph:
 
     `copies` are components of the program that are not in the graph, since they are like one that
     is: a list for each of these. An output of a copy has the spec of the output that it is like.
-    With `layers` the graph has only some of those of the program.
+    With `layers` the graph has only some of those of the program. `is_backward` says that it
+    computes gradients of another graph's results.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class AtenGraph:
         self.layers: Layers | None = None
         self.lends: frozenset[int] = frozenset()
         self.uncounted: frozenset[int] = frozenset()
+        self.is_backward = False
         self.rewrites: list[str] = []  # what the passes removed and added, in order
         self._specs = list(outputs)
         values = dict(mutations)

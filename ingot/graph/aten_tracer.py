@@ -23,6 +23,7 @@ from ingot.graph import (  # noqa: F401  (they register rules)
     meta,
 )
 from ingot.graph.aten_graph import AtenGraph, OutputSpec
+from ingot.graph.backward_lines import BackwardLines
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.default_dtype import independent
 from ingot.graph.dispatch_mode import Mode
@@ -113,6 +114,7 @@ class AtenTracer(Mode):
         self.context = context
         self.graph = torch.fx.Graph()
         self.where = ""
+        self.backward_lines = BackwardLines()
         self._default_dtype = torch.get_default_dtype()  # that of what runs the graph
         self.region: int | None = None  # the checkpointed region that runs, or BEHIND
         self.policy: Callable[..., Any] | None = None  # of the region: what is saved of it
@@ -473,7 +475,7 @@ class AtenTracer(Mode):
         if kwargs:
             node.kwargs = kwargs
         node.meta["val"] = value
-        node.meta["where"] = self.where
+        node.meta["where"] = self.where or self.backward_lines.now()
         if self.region is not None:
             node.meta["region"] = self.region
             if self.policy is not None and is_saved(self.policy, node):

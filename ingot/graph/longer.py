@@ -61,6 +61,7 @@ def in_all_layers(aten: AtenGraph, some: Layers) -> AtenGraph:
         specs.append(spec)
     longer = AtenGraph(graph, specs, (), aten.constants, aten.shapes)
     longer.lends, longer.rewrites = frozenset(lends), aten.rewrites
+    longer.is_backward = aten.is_backward
     return longer
 
 

@@ -481,6 +481,7 @@ def _backward(
         specs.append(replace(_on_copy(spec, copies), position=None))
     backward = _finished(whole, graph, specs, [])
     backward.lends = frozenset(k for k, slot in enumerate(saved) if slot.role == "kept")
+    backward.is_backward = True
     return backward
 
 

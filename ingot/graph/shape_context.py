@@ -90,7 +90,7 @@ class ShapeContext:
 
     @where.setter
     def where(self, line: str) -> None:
-        self._where = line
+        self._where = str(line)  # without what a Place says beside: guards keep it
 
     # -- symbols -----------------------------------------------------------------------------------
 

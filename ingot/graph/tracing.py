@@ -92,6 +92,8 @@ def values_of(
         except Unsupported as reason:
             reason.why = reason.why.at(tracer.where)
             raise
+        if torch.is_grad_enabled():
+            tracer.backward_lines.note(values.get(node), tracer.where)
         if EAGER_SAVES in node.meta:
             tracer.note_saved(values[node])
     return values

@@ -32,6 +32,7 @@ from ingot.graph.meta import tensors_in
 from ingot.kept.contents import FORMAT
 from ingot.kept.format import packed
 from ingot.kept.names import OF_TORCH, NotKept, name_of
+from ingot.places import call_at, module_at
 from ingot.torch_private import registered_kernels
 
 if TYPE_CHECKING:
@@ -275,13 +276,15 @@ def _facts_of_nodes(graph: fx.Graph, sizes: Sizes) -> Iterator[tuple[Any, ...]]:
 def _facts_of_meta(meta: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """What capture noted beside a node: where it is, and what gradients ask for."""
     for name, value in sorted(meta.items()):
-        if name in _NOTED:
+        if name == "where":  # with what profilers are told
+            yield name, (str(value), call_at(value), module_at(value))
+        elif name in _NOTED:
             yield name, value
         elif name not in _FOLLOWING:
             raise NotKept(f"it has a node with a {name}")
 
 
-_NOTED = frozenset({"where", "region", EAGER_SAVES})
+_NOTED = frozenset({"region", EAGER_SAVES})
 _FOLLOWING = frozenset({"val"})
 """What follows from the nodes before and the inputs."""
 

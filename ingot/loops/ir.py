@@ -20,6 +20,7 @@ from ingot.loops.expr import ONE, ZERO, Expr, Symbol
 from ingot.loops.folds import FOLDS_OF
 from ingot.loops.layers import Layers
 from ingot.loops.spaces import address_of
+from ingot.places import Origin as Origin
 
 if TYPE_CHECKING:
     from ingot.loops.weights import Weights
@@ -32,18 +33,6 @@ class Fault(NamedTuple):
     error: type[BaseException]
     message: str
     possible: bool = True
-
-
-class Origin(NamedTuple):
-    """Where a node came from: the ATen ops it computes, and the user's line (`file:line`, or
-    "")."""
-
-    ops: tuple[str, ...]
-    where: str = ""
-
-    def merged(self, other: Origin) -> Origin:
-        """The union of two origins, each op kept once per occurrence, the first known line kept."""
-        return Origin(self.ops + other.ops, self.where or other.where)
 
 
 @dataclass(frozen=True)
@@ -662,7 +651,7 @@ class LoopGraph:
     or behind the input's own. `copies` are parts of the program that are like a part of the graph,
     which alone has nodes: a list for each, of the inputs and outputs that take the place of others.
     With `layers` nodes and inputs are those of some layers of the program, until the others are
-    added.
+    added. `is_backward` says that it computes gradients of another program's results.
     """
 
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -680,6 +669,7 @@ class LoopGraph:
     checks: list[tuple[Expr, str, Expr, str]] = field(default_factory=list)
     copies: list[list[dict[str, str]]] = field(default_factory=list)
     layers: Layers | None = None
+    is_backward: bool = False
 
     @property
     def returned(self) -> set[str]:

@@ -1,5 +1,8 @@
 """The C extension: guard walk, dispatch and the program runner."""
 
+import os
+
+from ingot.native import _native
 from ingot.native._native import (
     Continue,
     Dispatcher,
@@ -21,3 +24,8 @@ __all__ = [
     "runs_eager",
     "set_eager",
 ]
+
+if os.environ.get("INGOT_NVTX", "0") not in ("", "0"):
+    from torch.cuda import nvtx
+
+    _native.mark_steps(nvtx.range_push, nvtx.range_pop)

@@ -13,6 +13,7 @@
 #include "numbers.h"
 #include "objects.h"
 #include "places.h"
+#include "profiler.h"
 #include "program.h"
 #include "recorder.h"
 #include "signals.h"
@@ -33,13 +34,13 @@ PyMODINIT_FUNC PyInit__native(void) {
         return NULL;
     if (ingot_tensor_init() < 0 || ingot_threads_register(module) < 0 ||
         ingot_stance_register(module) < 0 || ingot_cuda_register(module) < 0 ||
-        ingot_program_register(module) < 0 || ingot_guards_register(module) < 0 ||
-        ingot_dispatch_register(module) < 0 || ingot_continue_register(module) < 0 ||
-        ingot_frames_register(module) < 0 || ingot_recorder_register(module) < 0 ||
-        ingot_places_register(module) < 0 || ingot_numbers_register(module) < 0 ||
-        ingot_hashed_register(module) < 0 || ingot_iterators_register(module) < 0 ||
-        ingot_signals_register(module) < 0 || ingot_control_register(module) < 0 ||
-        ingot_objects_register(module) < 0) {
+        ingot_program_register(module) < 0 || ingot_profiler_register(module) < 0 ||
+        ingot_guards_register(module) < 0 || ingot_dispatch_register(module) < 0 ||
+        ingot_continue_register(module) < 0 || ingot_frames_register(module) < 0 ||
+        ingot_recorder_register(module) < 0 || ingot_places_register(module) < 0 ||
+        ingot_numbers_register(module) < 0 || ingot_hashed_register(module) < 0 ||
+        ingot_iterators_register(module) < 0 || ingot_signals_register(module) < 0 ||
+        ingot_control_register(module) < 0 || ingot_objects_register(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

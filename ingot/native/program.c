@@ -153,6 +153,7 @@ static int program_clear(PyObject *self) {
     program->nanoseconds = NULL;
     program->step_count = program->output_count = program->symbol_count = 0;
     program->input_count = -1; /* nothing is left to run */
+    program->names = NULL;
     Py_CLEAR(program->description);
     return 0;
 }

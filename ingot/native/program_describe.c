@@ -509,15 +509,27 @@ static int read_output(Program *program, PyObject *object, void *part) {
     return read_position(index, limits[number], "output", &output->index);
 }
 
+static int read_names(Program *program, PyObject *names) {
+    if (!PyTuple_Check(names) || PyTuple_GET_SIZE(names) != program->step_count)
+        return malformed("names of the steps", names);
+    for (int i = 0; i < program->step_count; i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        if (name != Py_None && !PyUnicode_Check(name))
+            return malformed("name of a step", name);
+    }
+    program->names = names;
+    return 0;
+}
+
 int ingot_program_describe(Program *program, PyObject *description) {
     PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes,
-        *owner, *device = Py_None, *stages = NULL, *peak = Py_None, *joined = NULL;
+        *owner, *device = Py_None, *stages = NULL, *peak = Py_None, *joined = NULL, *names = NULL;
     long long most_joined = -1;
     program->peak_bytes = program->traces_from = -1;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpOOLi", &program->input_count, &symbols,
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpOOLiO", &program->input_count, &symbols,
                           &expressions, &constants, &buffers, &views, &steps, &outputs, &arena,
                           &bytes, &owner, &device, &stages, &program->frugal, &peak, &joined,
-                          &most_joined, &program->traces_from))
+                          &most_joined, &program->traces_from, &names))
         return -1;
     program->device = (IngotDevice){device, 0, -1};
     if (device != Py_None &&
@@ -542,6 +554,8 @@ int ingot_program_describe(Program *program, PyObject *description) {
         status = read_position(arena, value_count(program), "arena", &program->arena_bytes);
     if (status == 0 && peak != Py_None)
         status = read_position(peak, value_count(program), "peak", &program->peak_bytes);
+    if (status == 0 && names && names != Py_None)
+        status = read_names(program, names);
     program->joined_bytes = program->arena_bytes;
     program->most_joined = most_joined;
     if (program->traces_from < 0)

@@ -8,6 +8,7 @@
 #include "blas.h"
 #include "cuda.h"
 #include "expression.h"
+#include "profiler.h"
 #include "tensor.h"
 #include "threads.h"
 
@@ -236,6 +237,8 @@ typedef struct {
     uint64_t plain_keys; /* the dispatch keys of a plain tensor there; 0: not known yet */
     Frame *idle;
     Py_ssize_t layout_mismatches;
+    PyObject *names;      /* a tuple: per step, what profilers call it, None where they do not see
+                             it; NULL: no step is seen */
     int64_t *nanoseconds; /* per step, over the calls since profiling began; NULL while it is off */
 } Program;
 

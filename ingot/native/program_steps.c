@@ -375,6 +375,34 @@ static int run_steps_profiled(Program *program, Frame *frame) {
     return 0;
 }
 
+/* As `run_steps`, and each step with a name is an event of whoever looks. */
+static int run_steps_seen(Program *program, Frame *frame) {
+    PyObject *names = Py_NewRef(program->names);
+    int status = 0;
+    for (int i = 0; i < program->step_count; i++) {
+        const Step *step = &program->steps[i];
+        IngotEvent event;
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        if (name != Py_None)
+            ingot_event_begin(&event, name);
+        status = RUN[step->kind](program, frame, step);
+        if (name != Py_None)
+            ingot_event_end(&event);
+        if (status < 0) {
+            status = fail(program, step);
+            break;
+        }
+    }
+    Py_DECREF(names);
+    if (status == 0)
+        ingot_left_traces = program->traces_from < program->step_count;
+    return status;
+}
+
 int ingot_program_run_steps(Program *program, Frame *frame) {
-    return (program->nanoseconds ? run_steps_profiled : run_steps)(program, frame);
+    if (program->nanoseconds)
+        return run_steps_profiled(program, frame);
+    if (program->names && ingot_is_profiled())
+        return run_steps_seen(program, frame);
+    return run_steps(program, frame);
 }

@@ -39,6 +39,8 @@ peak         the position of the bytes that a call takes at once: where they are
 joined       the position of the arena's size with the "small" buffers in it ...
 most joined  ... and the most bytes of such an arena: if they are more, each small buffer has memory
              of its own
+traces from  the first step that writes an input or has an effect
+names        of each step: what profilers call it, None for one that they do not see
 ===========  =======================================================================================
 
 Kernel. `work` is nanoseconds per point on one core, unless `varying work` is the position of its
@@ -78,7 +80,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -88,6 +90,7 @@ from ingot.loops.expr import Expr, Symbol, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
 from ingot.loops.lowering import cost
 from ingot.loops.postfix import postfix
+from ingot.runtime.step_names import MEMORY_STEPS, step_names
 from ingot.runtime.traces import first_trace, first_write, mutated_inputs, returned_buffers
 from ingot.schedule.kernel import AnyKernel, Kernel
 from ingot.schedule.memory import JOINED_BYTES
@@ -193,7 +196,19 @@ class Description:
             joined,
             JOINED_BYTES,
             self.traces_from(len(steps)),
+            self.names(steps),
         )
+
+    def names(self, steps: Sequence[Row]) -> tuple[str | None, ...]:
+        """What profilers call each native step."""
+        known = step_names(self.plan)
+        names: list[str | None] = []
+        for (kind, *_), position in zip(steps, self.plan_steps, strict=True):
+            name = MEMORY_STEPS.get(kind)
+            if name is None and position is not None:
+                name = known[position]
+            names.append(name)
+        return tuple(names)
 
     def traces_from(self, otherwise: int) -> int:
         """The first native step that leaves a trace of itself."""

@@ -149,9 +149,7 @@ class _Builder:
             self._add(member, drafts[self.stage_of[k]])
         drafts = self._with_final_stores(drafts)
         stages = list(map(StageDraft.stage, drafts))
-        origin = Origin(())
-        for m in self.laid.members:
-            origin = origin.merged(m.origin)
+        origin = Origin(()).merged(*[m.origin for m in self.laid.members])
         rows = list(self.rows.values())
         return _canonical_kernel(
             origin, self.outer, stages, rows, self.buffers, self.target, self.run

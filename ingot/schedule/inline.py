@@ -104,12 +104,10 @@ def _with_origins(node: Node, inlined: Mapping[int, Origin]) -> Node:
     """The node, which says what else it computes."""
     if not inlined:
         return node
-    origins = [inlined[k] for k in sorted(inlined)]
-    ops: tuple[str, ...] = ()
-    for origin in (*origins, node.origin):
-        ops += origin.ops
-    where = node.origin.where or origins[0].where
-    return replace(node, origin=Origin(ops, where))
+    first, *others = [inlined[k] for k in sorted(inlined)]
+    origin = first.merged(*others, node.origin)
+    where = node.origin.where or first.where
+    return replace(node, origin=origin._replace(where=where))
 
 
 def _inverse(node: Pointwise, length: Expr) -> Inverse | None:

@@ -92,7 +92,7 @@ class _Walk:
         elif node.op == "get_attr":
             self.values[node] = self.constant(node)
         elif node.op == "call_function":
-            self.lw.origin = Origin((str(node.target),), node.meta.get("where", ""))
+            self.lw.origin = Origin.of(str(node.target), node.meta.get("where", ""))
             self.lw.may_raise = node.meta.get("may_raise", False)
             self.stand_beside(node)
             if self.unchecked and acts(node.target):
@@ -399,7 +399,7 @@ class _Walk:
             [self.copy(copy, outputs) for copy in copies] for copies in self.aten.copies
         ]
         graph.outputs = [outputs[k] for k in range(len(outputs))]
-        graph.layers = self.aten.layers
+        graph.layers, graph.is_backward = self.aten.layers, self.aten.is_backward
 
     def input_names(self, positions: Iterable[int]) -> set[str]:
         result = set()
