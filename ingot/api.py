@@ -16,7 +16,7 @@ from ingot import backward, sharing, torch_controls
 from ingot.backends import fitted
 from ingot.capture import marks, size_marks
 from ingot.compiler import Compiler
-from ingot.explain.report import Report
+from ingot.explain.report import Report, complete_gradients
 from ingot.modules import compiled_module, disabled_module
 from ingot.native import _native
 from ingot.options import NATIVE, Options, shown
@@ -150,6 +150,7 @@ def explain(fn: Any) -> Callable[..., Report]:
 
     def explained(*args: Any, **kwargs: Any) -> Report:
         compiler.prepare((*bound, *args), kwargs)
+        complete_gradients(compiler.compilations)
         return Report.from_compilations(compiler.compilations)
 
     return explained

@@ -16,6 +16,7 @@ from ingot.errors import Unsupported
 
 if TYPE_CHECKING:
     from ingot.graph.aten_graph import AtenGraph
+    from ingot.graph.partition import Partition
     from ingot.loops.expr import Symbol
     from ingot.loops.ir import LoopGraph
     from ingot.runtime.cuda_graphs import Replayed
@@ -33,8 +34,10 @@ class Log:
     those of the graph passes, and `tuned` what was measured to choose how products are computed.
     `inside` are the logs of the graphs of branches and loops that data decide. `kept` says whether
     the program was found among those that are kept, or why none can be. `compile_again` fills in
-    the artefacts that no step has made: of a program that was found, or of all layers of one that
-    was made from some.
+    the artefacts that no step has made: of a program that was found, of all layers of one that was
+    made from some, or of gradients that nobody has asked for yet. `partition` is how a graph that
+    records gradients was cut; where it has some of the layers alone, `whole` tells of the others.
+    The graphs may be `longer` than those that the plan was made of, for reports alone.
     """
 
     aten: AtenGraph | None = None
@@ -49,6 +52,9 @@ class Log:
     tuned: list[str] = field(default_factory=list)
     inside: list[Log] = field(default_factory=list)
     kept: str = ""
+    partition: Partition | None = None
+    whole: Any = None  # a `gradients.layered.Whole`
+    longer: bool = False
     compile_again: Callable[[Log], None] | None = None
 
     def fill(self, again: Log, native: Any) -> None:
@@ -59,6 +65,11 @@ class Log:
         again.seconds, again.kept = self.seconds, self.kept
         vars(self).update(vars(again))
 
+    def replace_native(self, native: Any) -> None:
+        """Has the program be run by `native`, which does as its own does."""
+        if self.program is not None:
+            self.program.native = native
+
     def attempt(self) -> Log:
         """A log of what may come to nothing, whose time counts here all the same."""
         return Log(seconds=self.seconds)
@@ -66,6 +77,17 @@ class Log:
     def adopt(self, attempt: Log) -> None:
         """Takes what was written down of an attempt that came to something."""
         vars(self).update(vars(attempt))
+
+    def then(self, change: Callable[[Log], None]) -> None:
+        """Has a change follow on what `compile_again` fills in."""
+        compile_again = self.compile_again
+
+        def fill(log: Log) -> None:
+            if compile_again is not None:
+                compile_again(log)
+            change(log)
+
+        self.compile_again = fill
 
     def complete(self) -> None:
         """To be called before a report reads the artefacts."""

@@ -1,7 +1,8 @@
-"""Where a node of a graph for another backend comes from, as torch.compile's graphs say it.
+"""Where a node of a graph comes from: the module whose forward runs, for reports, and for other
+backends what torch.compile's graphs say.
 
-In: the frames that run. Out: the node's `stack_trace`, the text of a traceback, and
-`nn_module_stack`, the modules whose forward runs: each by its path, with its class.
+In: the frames that run. Out: the module's path; the node's `stack_trace`, the text of a traceback,
+and `nn_module_stack`, the modules whose forward runs: each by its path, with its class.
 """
 
 from __future__ import annotations
@@ -31,6 +32,22 @@ def origin_of(session: Session) -> dict[str, Any]:
             path = module.source.name
             modules[path] = path, type(module.object)  # type: ignore[attr-defined]
     return {"stack_trace": "".join(traceback.format_list(lines)), "nn_module_stack": modules}
+
+
+def module_path(session: Session) -> str:
+    """The path of the module whose `forward` runs, as `self.blocks[0]`; "" where none does, or it
+    is one that the call itself makes."""
+    for frame in reversed(session.frames):
+        path = frame.module_path
+        if path is None:
+            module = _module_of(frame)
+            path = ""
+            if module is not None and module.source is not None:
+                path = module.source.name
+            frame.module_path = path
+        if path:
+            return path
+    return ""
 
 
 def _module_of(frame: InterpreterFrame) -> Value | None:

@@ -17,7 +17,7 @@ from torch import fx
 from ingot.capture.answers import is_believable, unbelievable
 from ingot.capture.graph_inputs import GraphInput, GraphInputs
 from ingot.capture.modes import ModeTracker, add_call
-from ingot.capture.node_origins import origin_of
+from ingot.capture.node_origins import module_path, origin_of
 from ingot.capture.operations import (
     Traits,
     is_computed,
@@ -201,6 +201,9 @@ class GraphRecorder:
         node.args = nodes  # create_node would search them for symbolic sizes, which takes long
         if named:
             node.kwargs = named
+        module = module_path(session)
+        if module:
+            node.meta["module"] = module
         if self.autograd:
             node.meta.update(origin_of(session))
         if type(result) is not FakeTensor:

@@ -96,6 +96,7 @@ class Backwards:
         self._compilation, self._build = compilation, build
         self._name = f"{compilation.name}, backward"
         self._whole = compilation.backward = self._new_compilation(self._name, cut.backward)
+        self._whole.log.compile_again = self._compile_for_report
         self._program: Backward | None = None
         self._built = list[Built]()
         # choices of inputs that have programs of their own
@@ -103,6 +104,10 @@ class Backwards:
 
     def _new_compilation(self, name: str, aten: AtenGraph) -> Compilation:
         return Compilation(name, self._compilation.where, log=Log(aten=aten))
+
+    def _compile_for_report(self, log: Log) -> None:
+        """Has a report show the backward of all tangents, which nobody may have asked for yet."""
+        _ = self._run_whole
 
     def saved_for(self, tangents: Sequence[int]) -> frozenset[int]:
         """Which of the saved values the backward of these tangents may read."""

@@ -50,6 +50,7 @@ from ingot.graph.functional import (
     with_geometry_of,
     written_back,
 )
+from ingot.graph.gradient_places import GradientPlaces
 from ingot.graph.nodes import fake_result, results_of
 from ingot.graph.overlaps import addresses_differ, bytes_meet, elements_meet, refuse_beyond
 from ingot.graph.replay import STATE_BYTES, random_state
@@ -112,7 +113,8 @@ class AtenTracer(Mode):
         super().__init__()
         self.context = context
         self.graph = torch.fx.Graph()
-        self.where = ""
+        self.where = self.module = ""
+        self.gradient_places = GradientPlaces()
         self._default_dtype = torch.get_default_dtype()  # that of what runs the graph
         self.region: int | None = None  # the checkpointed region that runs, or BEHIND
         self.policy: Callable[..., Any] | None = None  # of the region: what is saved of it
@@ -473,11 +475,16 @@ class AtenTracer(Mode):
         if kwargs:
             node.kwargs = kwargs
         node.meta["val"] = value
-        node.meta["where"] = self.where
+        where, module = self.where, self.module
         if self.region is not None:
             node.meta["region"] = self.region
+            if self.region == BEHIND:
+                where, module = self.gradient_places.now()
             if self.policy is not None and is_saved(self.policy, node):
                 node.meta["saved"] = True
+        node.meta["where"] = where
+        if module:
+            node.meta["module"] = module
         if state is not None:
             node.meta["state"] = state
         if may_raise(target, args, value):

@@ -146,7 +146,7 @@ class _Sets:
             self._parent[self.root(member)] = first
 
 
-_UNDERSTOOD_META = frozenset(("where", "val"))
+_UNDERSTOOD_META = frozenset(("where", "module", "val"))
 
 
 class _Keys:

@@ -31,7 +31,7 @@ KEPT = 5
 that others have to show how one layer follows another."""
 FEWEST = 8
 """Layers of a program that is made shorter."""
-_UNDERSTOOD_META = frozenset(("where", "val"))
+_UNDERSTOOD_META = frozenset(("where", "module", "val"))
 
 
 class Shorter(NamedTuple):

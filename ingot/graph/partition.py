@@ -488,6 +488,8 @@ def _placeholder(graph: Graph, node: Node, value: Any) -> Node:
     """An input for a node of the joint graph."""
     placeholder = graph.placeholder(node.name)
     placeholder.meta.update(val=value, in_eager=fake_result(node), where=node.meta.get("where", ""))
+    if "module" in node.meta:
+        placeholder.meta["module"] = node.meta["module"]
     return placeholder
 
 

@@ -353,6 +353,8 @@ class Repeats:
             if call.kwargs:
                 node.kwargs = map_leaves(node_of, call.kwargs)
             node.meta.update(val=fake, where=tracer.where)
+            if tracer.module:
+                node.meta["module"] = tracer.module
             if call.may_raise:
                 node.meta["may_raise"] = True
             nodes.append(node)
@@ -378,4 +380,4 @@ def _is_whole(tracked: Tracked) -> bool:
     return True
 
 
-_UNDERSTOOD_META = frozenset(("val", "where", "may_raise"))
+_UNDERSTOOD_META = frozenset(("val", "where", "module", "may_raise"))

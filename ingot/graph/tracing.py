@@ -23,6 +23,7 @@ from ingot.graph.aten_tracer import EAGER_SAVES, AtenTracer
 from ingot.graph.composites import override
 from ingot.graph.differentiation import differentiates, want_gradients
 from ingot.graph.fake_context import FakeContext
+from ingot.graph.gradient_places import UsersPlace
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.freeze import freeze
 from ingot.graph.repeats import Repeats
@@ -73,7 +74,7 @@ def values_of(
     repeats = Repeats(tracer)
     for node in nodes:
         safe_point()
-        tracer.where = tracer.context.shapes.where = node.meta.get("where", "")
+        _stand_at(tracer, node)
         tracer.region, tracer.policy = node.meta.get("region"), node.meta.get("policy")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
         try:
@@ -94,6 +95,14 @@ def values_of(
         if EAGER_SAVES in node.meta:
             tracer.note_saved(values[node])
     return values
+
+
+def _stand_at(tracer: AtenTracer, node: Node) -> None:
+    """Has what is traced from now on come from a captured node's line and module."""
+    place = UsersPlace(node.meta.get("where", ""), node.meta.get("module", ""))
+    tracer.where = tracer.context.shapes.where = place.where
+    tracer.module = place.module
+    tracer.gradient_places.begin(place)
 
 
 def flat(tree: Any) -> Iterable[Any]:

@@ -245,8 +245,8 @@ def _facts_of_meta(meta: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 _NOTED = frozenset({"where", "region", EAGER_SAVES})
-_FOLLOWING = frozenset({"val"})
-"""What follows from the nodes before and the inputs."""
+_FOLLOWING = frozenset({"val", "module"})
+"""What follows from the nodes before and the inputs, or is for reports alone."""
 
 
 def _told(numbers: dict[fx.Node, int], sizes: Sizes, argument: Any) -> Any:

@@ -216,16 +216,28 @@ class _Again:
                 self._compiled = self._compile(again), again
         return self._compiled
 
-    def offer(self, native: Any) -> None:
-        """Has a report compile the graph, to show what it went through."""
-        self._compilation.log.compile_again = functools.partial(self._fill, native)
+    def offer(self, run: Any, native: Any) -> None:
+        """Has a report compile the graph of what runs it, to show what it went through."""
+        self._compilation.log.compile_again = functools.partial(self._fill, run, native)
 
-    def _fill(self, native: Any, log: Log) -> None:
+    def _fill(self, run: Any, native: Any, log: Log) -> None:
         """Fills in the log of the program that was found, which is `native`."""
         _, again = self.compiled()
         log.fill(again.log, native)
-        self._compilation.backward = again.backward
+        backward = self._compilation.backward = again.backward
         self._compilation.partial_backwards = again.partial_backwards
+        if backward is not None:
+            backward.log.then(functools.partial(_take_native, run))
+
+
+def _take_native(run: Any, log: Log) -> None:
+    """Has the log of a backward name the program that runs it, if that was found."""
+    from ingot.runtime.training import training_program_of
+
+    program = training_program_of(run)
+    native = getattr(program.backwards, "native", None) if program is not None else None
+    if native is not None:
+        log.replace_native(native)
 
 
 def _restored(again: _Again, key: str, program: Any) -> KeptProgram | str:
@@ -255,5 +267,5 @@ def _restored(again: _Again, key: str, program: Any) -> KeptProgram | str:
 
         run = with_windows(run, windows, question.sizes)
     question.take(answer)
-    again.offer(native)
+    again.offer(run, native)
     return KeptProgram(run, native, risks)

@@ -112,6 +112,7 @@ class KeptBackwards:
         self.recomputes, self.has_effects, self._reads = about
         self.tangents = tangents_by_sizes(contract)
         self._key, self._whole = key, whole
+        self.native: Any = None  # what runs the backward of all tangents, if it was found
 
     def saved_for(self, tangents: Sequence[int]) -> frozenset[int]:
         """Which of the saved values the backward of these tangents may read."""
@@ -126,7 +127,9 @@ class KeptBackwards:
         store, key = store_in("programs"), self._key_of(demand)
         known = found(store, key, _restored)
         if known is not None:
-            return known
+            if demand.is_whole:
+                self.native = known.native
+            return known.compiled
         whole = self._whole()
         compiled: CompiledBackward = whole.backwards.compile(demand)
         built = whole.backwards.built_of(compiled)
@@ -170,8 +173,15 @@ def _content(compiled: CompiledBackward, built: Built, compilation: Compilation)
     return contents_of(name, compilation.where, len(code[0]), program)
 
 
-def _restored(program: Any) -> CompiledBackward:
+class _Restored(NamedTuple):
+    """A backward that was found, and the native program that runs it."""
+
+    compiled: CompiledBackward
+    native: Any
+
+
+def _restored(program: Any) -> _Restored:
     description, (names, images), gradient_inputs = program
     native = native_program(description, names, images)
     native.lays_out = lazy_keys()  # a hook may have replaced what was saved
-    return CompiledBackward(native.consume, gradient_inputs)
+    return _Restored(CompiledBackward(native.consume, gradient_inputs), native)

@@ -19,6 +19,7 @@ import torch
 from ingot.loops.expr import ONE, ZERO, Expr, Symbol
 from ingot.loops.folds import FOLDS_OF
 from ingot.loops.layers import Layers
+from ingot.loops.origin import Origin as Origin
 from ingot.loops.spaces import address_of
 
 if TYPE_CHECKING:
@@ -32,18 +33,6 @@ class Fault(NamedTuple):
     error: type[BaseException]
     message: str
     possible: bool = True
-
-
-class Origin(NamedTuple):
-    """Where a node came from: the ATen ops it computes, and the user's line (`file:line`, or
-    "")."""
-
-    ops: tuple[str, ...]
-    where: str = ""
-
-    def merged(self, other: Origin) -> Origin:
-        """The union of two origins, each op kept once per occurrence, the first known line kept."""
-        return Origin(self.ops + other.ops, self.where or other.where)
 
 
 @dataclass(frozen=True)

@@ -105,11 +105,11 @@ def _with_origins(node: Node, inlined: Mapping[int, Origin]) -> Node:
     if not inlined:
         return node
     origins = [inlined[k] for k in sorted(inlined)]
-    ops: tuple[str, ...] = ()
+    merged = Origin(())
     for origin in (*origins, node.origin):
-        ops += origin.ops
+        merged = merged.merged(origin)
     where = node.origin.where or origins[0].where
-    return replace(node, origin=Origin(ops, where))
+    return replace(node, origin=merged._replace(where=where))
 
 
 def _inverse(node: Pointwise, length: Expr) -> Inverse | None:

@@ -10,7 +10,7 @@ from typing import Any
 from ingot.errors import unsupported
 from ingot.loops.expr import ONE, ZERO, Symbol, as_expr
 from ingot.loops.functional_ops import FunctionalForm, Window
-from ingot.loops.ir import Origin, View
+from ingot.loops.ir import View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import LIBRARY_CALLS, LibraryCall
 from ingot.loops.lowering.values import (
@@ -48,7 +48,7 @@ def call_aten(
     how = LIBRARY_CALLS.get(func, _PLAIN)
     if how.direct is not None:
         function, args = how.direct(tuple(args))
-        lw.origin = Origin((str(function),), lw.origin.where)
+        lw.origin = lw.origin._replace(ops=(str(function),))
         return lw.call(function, outs, args, kwargs)
     if how.bias_rows:
         names = [a.name for a in func._schema.arguments]
@@ -94,7 +94,7 @@ def call_functional(
     function, how = form.function, LIBRARY_CALLS.get(form.op, _PLAIN)
     if how.direct is not None:
         function, args = how.direct(tuple(args))
-        lw.origin = Origin((str(function),), lw.origin.where)
+        lw.origin = lw.origin._replace(ops=(str(function),))
     written = tuple(map(attrgetter("buffer"), memory))
     specs = lw.with_users(outs)[: len(outs) - len(memory)]
     results = lw.call(function, specs, args, kwargs, binds=binds, mutates=written)
