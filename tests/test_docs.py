@@ -14,6 +14,7 @@ from ingot import backends
 from ingot.codegen.store import store_in
 
 DOCS = Path(__file__).parent.parent / "docs"
+PAGES = ("artifacts.md", "control.md", "report.md", "torch_compiler.md", "training.md")
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def as_it_was(monkeypatch, tmp_path):
     store_in.cache_clear()
 
 
-@pytest.mark.parametrize("page", ["artifacts.md", "control.md", "torch_compiler.md", "training.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_the_examples_run(page, capsys):
     names = {"__name__": "example"}
     blocks = re.findall(
