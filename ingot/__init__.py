@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         RecompileError,
         Unsupported,
     )
+    from ingot.events import counters
     from ingot.explain.report import Report
     from ingot.installation import install, uninstall
     from ingot.kept.info import CacheInfo, cache_info
@@ -58,6 +59,7 @@ __all__ = [
     "cache_info",
     "compile",
     "compiled_backward",
+    "counters",
     "disable",
     "explain",
     "export",
@@ -81,6 +83,7 @@ _PLACES = {
     **dict.fromkeys(("load_cache", "save_cache"), "ingot.kept.portable"),
     "Report": "ingot.explain.report",
     "compiled_backward": "ingot.backward",
+    "counters": "ingot.events",
     "export": "ingot.artifacts.exporting",
     "load": "ingot.artifacts.loading",
     "set_stance": "ingot.stance",

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot import backward, sharing, torch_controls
+from ingot import backward, events, sharing, torch_controls
 from ingot.backends import fitted
 from ingot.capture import marks, size_marks
 from ingot.compiler import Compiler
@@ -261,7 +261,8 @@ def _dimensions(what: str, tensor: Any, dim: Any, all_by_default: bool = False) 
 
 def reset() -> None:
     """Forget everything compiled so far: each compiled callable starts over at its next call.
-    Memory that was kept for further results goes back to the system."""
+    Memory that was kept for further results goes back to the system, and `counters` begin anew."""
+    events.reset()
     backward.reset()
     sharing.forget()
     _native.clear_code_entries()

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ingot import events
 from ingot.errors import Unsupported
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Log:
     partition: Partition | None = None
     whole: Any = None  # a `gradients.layered.Whole`
     longer: bool = False
+    function: str = ""  # the title of the compilation
     compile_again: Callable[[Log], None] | None = None
 
     def fill(self, again: Log, native: Any) -> None:
@@ -72,7 +74,7 @@ class Log:
 
     def attempt(self) -> Log:
         """A log of what may come to nothing, whose time counts here all the same."""
-        return Log(seconds=self.seconds)
+        return Log(seconds=self.seconds, function=self.function)
 
     def adopt(self, attempt: Log) -> None:
         """Takes what was written down of an attempt that came to something."""
@@ -104,6 +106,7 @@ class Log:
         finally:
             seconds = time.perf_counter() - start
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            events.note_stage(self.function, name, seconds)
 
     @property
     def kernel_steps(self) -> list[KernelStep]:
@@ -125,7 +128,7 @@ class Compilation:
     function does (None if it returned). `fixed_sizes` says why sizes that vary, or are marked as
     dynamic, are compiled for. `backward` is of the graph that computes gradients, whose later
     stages are reached when the first gradient comes in; `partial_backwards` are of those for calls
-    where only some of the outputs get one.
+    where only some of the outputs get one. `event` is its id in a trace (`ingot.events`).
     """
 
     name: str
@@ -140,6 +143,10 @@ class Compilation:
     backward: Compilation | None = None
     partial_backwards: list[Compilation] = field(default_factory=list)
     log: Log = field(default_factory=Log)
+    event: str = ""
+
+    def __post_init__(self) -> None:
+        self.log.function = self.title
 
     @property
     def is_continuation(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from ingot import sharing, torch_controls
+from ingot import events, sharing, torch_controls
 from ingot.backends import check_outputs, compile_with_backend
 from ingot.built import CompiledGraph, Risks
 from ingot.capture import (
@@ -205,6 +205,33 @@ class Compiler:
     def _compile(self, slots: Args, args: Args, kwargs: Kwargs) -> tuple[Compilation, Run | None]:
         hand_over()
         compilation = self.new_compilation(self.difference(slots))
+        with self._event_of(compilation) as span:
+            run = self._climb(compilation, slots, args, kwargs)
+            _note_outcome(compilation, span)
+        self.compilations.append(compilation)
+        if "INGOT_DEBUG" in os.environ:
+            from ingot.explain.debug import debug  # pays for its imports only when asked for
+
+            debug(compilation)
+        return compilation, run
+
+    def _event_of(self, compilation: Compilation) -> events.Span:
+        """The compilation as an event. What follows a graph break belongs to the newest compilation
+        that was broken."""
+        parent = None
+        if compilation.is_continuation:
+            for known in reversed(self.compilations):
+                if known.break_ is not None:
+                    parent = known.event
+                    break
+        span = events.Span(events.COMPILATION, compilation.title, compilation.where, parent)
+        compilation.event = span.id
+        return span
+
+    def _climb(
+        self, compilation: Compilation, slots: Args, args: Args, kwargs: Kwargs
+    ) -> Run | None:
+        """What runs the call; None where it is to run in eager."""
         if self.sizes.is_symbolic and not self.guards:
             self.sizes.recall = self._recall
         self.sizes.observe(self.guards, self.entries, slots)
@@ -229,12 +256,7 @@ class Compiler:
             raise
         except Exception as error:
             self.eager_calls.keep_failure(compilation, error, ladder.captured, slots)
-        self.compilations.append(compilation)
-        if "INGOT_DEBUG" in os.environ:
-            from ingot.explain.debug import debug  # pays for its imports only when asked for
-
-            debug(compilation)
-        return compilation, run
+        return run
 
     def _remember(self, captured: Captured | None) -> None:
         """Remembers for later processes what varies in a call that was compiled."""
@@ -410,11 +432,24 @@ class Compiler:
 
     def report_overflow(self, compilation: Compilation) -> None:
         """Says that further variants run in eager."""
-        log.warning("%s: %s; further ones run in eager", compilation.name, compilation.skipped)
+        message = f"{compilation.name}: {compilation.skipped}; further ones run in eager"
+        events.warn(f"variants of {compilation.name}", message, compilation.where)
 
     def difference(self, slots: Args) -> str:
         """What told this call from the closest entry; "" at the first compilation."""
         return closest(self.guards, slots)
+
+
+def _note_outcome(compilation: Compilation, span: events.Span) -> None:
+    """What came of a compilation, as events."""
+    title, where = compilation.title, compilation.where
+    span.facts["outcome"] = "compiled" if compilation.skipped is None else "eager"
+    if compilation.recompiled:
+        events.note(events.RECOMPILATION, title, where, changed=compilation.recompiled)
+    if compilation.break_ is not None:
+        events.note_reason(events.BREAK, title, where, compilation.break_)
+    if compilation.skipped is not None:
+        events.note_reason(events.FALLBACK, title, where, compilation.skipped)
 
 
 class Continuation(Compiler):

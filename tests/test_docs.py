@@ -14,7 +14,7 @@ from ingot import backends
 from ingot.codegen.store import store_in
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = ("artifacts.md", "control.md", "report.md", "torch_compiler.md", "training.md")
+PAGES = ("artifacts.md", "control.md", "events.md", "report.md", "torch_compiler.md", "training.md")
 
 
 @pytest.fixture(autouse=True)

@@ -36,6 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "wrapped": set(),
     "reasons": set(),
     "errors": set(),
+    "events": set(),
     "options": set(),
     "origins": set(),
     "native": set(),
@@ -160,6 +161,7 @@ ROOMS: dict[str, set[str]] = {
 COMMON = {
     "collection",
     "errors",
+    "events",
     "options",
     "origins",
     "precision",

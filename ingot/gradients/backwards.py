@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ingot import events
 from ingot.built import Built
 from ingot.collection import paused_collection
 from ingot.compilation import Compilation, Log
@@ -280,6 +281,8 @@ class Backwards:
             return self._compiled(aten, compilation)
         except Exception as problem:  # the forward has run: eager's operations, one by one
             compilation.skipped = unsupported_by(problem)
+            title, where, of = compilation.title, compilation.where, self._compilation.event
+            events.note_reason(events.FALLBACK, title, where, compilation.skipped, of)
             by_eager = run_in_eager(aten)
             if isinstance(problem, Unsupported):
                 return by_eager
@@ -287,7 +290,10 @@ class Backwards:
 
     @serial
     def _compiled(self, aten: AtenGraph, compilation: Compilation) -> Backward:
-        with paused_collection():
+        of = self._compilation.event
+        span = events.Span(events.BACKWARD, compilation.title, compilation.where, of)
+        compilation.event = span.id
+        with span, paused_collection():
             built = self._build(aten, compilation.log)
         self._built.append(built)
         natives = [built.program.native]

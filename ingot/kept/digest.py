@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ingot.kept.sizes import Sizes
     from ingot.options import Options
 
-_WITHOUT_EFFECT = frozenset({"INGOT_CACHE_DIR", "INGOT_DEBUG"})
+_WITHOUT_EFFECT = frozenset({"INGOT_CACHE_DIR", "INGOT_DEBUG", "INGOT_TRACE"})
 """Variables that decide nothing about a program."""
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ingot import events
 from ingot.built import Built, CompiledGraph, Risks
 from ingot.capture.inner_calls import unwatched
 from ingot.codegen.store import Store, store_in
@@ -86,6 +87,7 @@ def found_or_compiled(
         else:
             if isinstance(known, KeptProgram):
                 log.kept = FOUND
+                events.note(events.FOUND, compilation.title, compilation.where)
                 return known.run, known.risks
             key = known
     run, built = compile_(compilation)
@@ -205,6 +207,11 @@ class _Again:
         self.question, self.answer = question, question.answer()
         self._compiled: tuple[CompiledGraph, Compilation] | None = None
 
+    @property
+    def forward(self) -> Compilation:
+        """The compilation whose program was found."""
+        return self._compilation
+
     @serial
     def compiled(self) -> tuple[CompiledGraph, Compilation]:
         """The programs, made once, and what is known of them."""
@@ -261,7 +268,7 @@ def _restored(again: _Again, key: str, program: Any) -> KeptProgram | str:
             whole.require_like(training, question.sizes)
             return whole
 
-        run = training_program(native, training, question.sizes, key, whole)
+        run = training_program(native, training, question.sizes, key, whole, again.forward)
     if windows is not None:
         from ingot.kept.contracts import with_windows
 

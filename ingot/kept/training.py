@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ingot import events
 from ingot.built import Built
 from ingot.codegen.store import store_in
 from ingot.compilation import Compilation
@@ -80,6 +81,7 @@ def training_program(
     sizes: Sizes,
     key: str,
     whole: Callable[[], Whole],
+    compilation: Compilation,
 ) -> TrainingProgram:
     """The program of a forward that was kept under this key, of what `told_training` gave; `whole`
     compiles the graph once more."""
@@ -89,10 +91,12 @@ def training_program(
     def compile_vjp(kinds: Kinds, inputs: Inputs) -> CompiledGradients:
         return whole().program.higher_order.compile_vjp(kinds, inputs)
 
+    backwards = KeptBackwards(key, contract, about_backwards, whole)
+    backwards.forward = compilation
     return TrainingProgram(
         forward,
         contract,
-        KeptBackwards(key, contract, about_backwards, whole),
+        backwards,
         HigherOrderProgram(compile_vjp, contract, *about_gradients),
     )
 
@@ -113,6 +117,7 @@ class KeptBackwards:
         self.tangents = tangents_by_sizes(contract)
         self._key, self._whole = key, whole
         self.native: Any = None  # what runs the backward of all tangents, if it was found
+        self.forward: Compilation | None = None  # if that was found
 
     def saved_for(self, tangents: Sequence[int]) -> frozenset[int]:
         """Which of the saved values the backward of these tangents may read."""
@@ -129,6 +134,7 @@ class KeptBackwards:
         if known is not None:
             if demand.is_whole:
                 self.native = known.native
+            self._note_found()
             return known.compiled
         whole = self._whole()
         compiled: CompiledBackward = whole.backwards.compile(demand)
@@ -139,6 +145,12 @@ class KeptBackwards:
             except NotKept as reason:
                 store.counts.add_not_kept(str(reason))
         return compiled
+
+    def _note_found(self) -> None:
+        forward = self.forward
+        if forward is not None:
+            title = f"{forward.title}, backward"
+            events.note(events.FOUND, title, forward.where, forward.event)
 
     def graph(self, demand: Demand, sizes: tuple[int, ...] | None) -> BackwardGraph | None:
         """The same as a graph."""
@@ -157,6 +169,7 @@ class Keeping(KeptBackwards):
         self.own = whole.backwards
         about = self.own.recomputes, self.own.has_effects, ()
         super().__init__(key, contract, about, lambda: whole)
+        self.forward = whole.compilation
 
     def saved_for(self, tangents: Sequence[int]) -> frozenset[int]:
         saved: frozenset[int] = self.own.saved_for(tangents)
