@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ingot.installation import install, uninstall
     from ingot.kept.info import CacheInfo, cache_info
     from ingot.kept.portable import load_cache, save_cache
+    from ingot.specialized import SpecializedGraph, graph_for
     from ingot.stance import set_stance
 
 __version__ = "0.1.0"
@@ -54,6 +55,7 @@ __all__ = [
     "IngotError",
     "RecompileError",
     "Report",
+    "SpecializedGraph",
     "Unsupported",
     "allow_in_graph",
     "cache_info",
@@ -63,6 +65,7 @@ __all__ = [
     "disable",
     "explain",
     "export",
+    "graph_for",
     "install",
     "list_backends",
     "load",
@@ -81,6 +84,7 @@ _PLACES = {
     **dict.fromkeys(("list_backends", "register_backend"), "ingot.backends"),
     **dict.fromkeys(("CacheInfo", "cache_info"), "ingot.kept.info"),
     **dict.fromkeys(("load_cache", "save_cache"), "ingot.kept.portable"),
+    **dict.fromkeys(("SpecializedGraph", "graph_for"), "ingot.specialized"),
     "Report": "ingot.explain.report",
     "compiled_backward": "ingot.backward",
     "counters": "ingot.events",

@@ -140,13 +140,7 @@ def explain(fn: Any) -> Callable[..., Report]:
     `fn` may be compiled already (its own options and entries are then reported) or not. Raises what
     `fn` compiled with `fullgraph=True` would, and TypeError for arguments that `fn` does not take.
     """
-    _check_callable("explain", fn)
-    compiled = fn
-    if Compiler.of(fn) is None:
-        compiled = compile(fn)
-    compiler = Compiler.of(compiled)
-    assert compiler is not None
-    bound = (compiled.__self__,) if isinstance(compiled, MethodType) else ()
+    compiler, bound = compiler_for("explain", fn)
 
     def explained(*args: Any, **kwargs: Any) -> Report:
         compiler.prepare((*bound, *args), kwargs)
@@ -154,6 +148,18 @@ def explain(fn: Any) -> Callable[..., Report]:
         return Report.from_compilations(compiler.compilations)
 
     return explained
+
+
+def compiler_for(what: str, fn: Any) -> tuple[Compiler, tuple[Any, ...]]:
+    """The compiler of a function that may be compiled already, and the object that it is bound to,
+    if it is a method. TypeError, which names `what` was asked, for what cannot be compiled."""
+    _check_callable(what, fn)
+    compiled = fn
+    if Compiler.of(fn) is None:
+        compiled = compile(fn)
+    compiler = Compiler.of(compiled)
+    assert compiler is not None
+    return compiler, (compiled.__self__,) if isinstance(compiled, MethodType) else ()
 
 
 def disable(fn: Any = None, *, reason: str = "") -> Any:

@@ -170,18 +170,25 @@ class Compiler:
         compilation.first_call = time.perf_counter() - start
         return result
 
-    def prepare(self, args: Args, kwargs: Kwargs) -> None:
-        """Compile for the facts of a call, unless an entry holds for them. The program is run only
-        where a graph was broken: what follows depends on it."""
+    def prepare_entry(self, args: Args, kwargs: Kwargs) -> Args:
+        """Compile for the facts of a call, unless an entry holds for them, and run nothing. Returns
+        the slots of its arguments."""
         try:
             slots = argument_slots(self.dispatcher.fn, args, kwargs, self.passes_function)
         except Unsupported:  # not a Python function: capture says so, and keeps the reason
             slots = ()
         if OFF is not None:
             self.eager_calls.off(OFF)
-            return
-        self._compile_unless_served(slots, args, kwargs, 0)
-        if any(c.break_ is not None and c.skipped is None for c in self.compilations):
+        else:
+            self._compile_unless_served(slots, args, kwargs, 0)
+        return slots
+
+    def prepare(self, args: Args, kwargs: Kwargs) -> None:
+        """The same, and runs the program where a graph was broken: what follows depends on it."""
+        self.prepare_entry(args, kwargs)
+        if OFF is None and any(
+            c.break_ is not None and c.skipped is None for c in self.compilations
+        ):
             self.dispatcher(*args, **kwargs)
 
     @serial
@@ -387,7 +394,7 @@ class Compiler:
 
             return found_or_compiled(captured, compilation, options, frozen, _import_pipeline)
         with compilation.log.stage("backend"):
-            examples = _loaded(captured, slots)
+            examples = loaded(captured, slots)
             return compile_with_backend(self.options, captured.graph_module, examples), None
 
     def _run_first(
@@ -404,7 +411,7 @@ class Compiler:
         states = [generator.get_state() for generator in replay.generators]
         _native.forget_traces()
         try:
-            outputs = target(*_loaded(captured, slots))
+            outputs = target(*loaded(captured, slots))
         except Exception as error:
             if not replay.replays or of_hooks(error) or _native.left_traces():
                 raise
@@ -597,7 +604,7 @@ def place_of(fn: Any) -> str:
     return ""
 
 
-def _loaded(captured: Captured, slots: Args) -> list[Any]:
+def loaded(captured: Captured, slots: Args) -> list[Any]:
     """The inputs of a captured graph in a call."""
     tuples: dict[Source, Any] = {}  # those made anew whenever they are loaded
     inputs = []
@@ -615,7 +622,7 @@ def _loaded(captured: Captured, slots: Args) -> list[Any]:
 def _module_state(captured: Captured, slots: Args) -> Iterator[tuple[int, torch.Tensor]]:
     """(position, value) of the tensors that are parameters, or that are reached through a
     module."""
-    for position, value in enumerate(_loaded(captured, slots)):
+    for position, value in enumerate(loaded(captured, slots)):
         owners = []
         for owner in captured.inputs[position].source.owners():
             owners.append(owner.load(slots))

@@ -129,6 +129,7 @@ ROOMS: dict[str, set[str]] = {
         "sharing",
         "torch_controls",
     },
+    "specialized": {"api", "capture", "compiler", "explain"},
     "installation": {"api", "backends"},
     # What loads an artifact imports `kept`, `native` and the linker alone, which a test holds.
     "artifacts": {
@@ -154,6 +155,7 @@ ROOMS: dict[str, set[str]] = {
         "explain",
         "installation",
         "kept",
+        "specialized",
         "stance",
     },
     "__main__": {"explain"},

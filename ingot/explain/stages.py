@@ -9,6 +9,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+import torch
+
 from ingot.compilation import Compilation
 from ingot.explain.programs import BACKWARD, ProgramReport, saved_reports
 from ingot.explain.records import StageReport, ValueReport
@@ -24,11 +26,24 @@ from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 def show_captured(compilation: Compilation) -> str:
     """The graph's Python code, each line followed by the user's place."""
     module = compilation.captured.graph_module
+    return _with_places(module.code, module)
+
+
+def captured_code(module: torch.fx.GraphModule) -> tuple[str, dict[str, Any]]:
+    """The graph as a Python function `graph(*inputs)`, each line followed by the user's place; and
+    what the text names beside builtins. Tensors of the program's own are attributes of
+    `constants`."""
+    code = module.graph.python_code("constants")
+    text = re.sub(r"\bdef forward\(self(, )?", "def graph(", code.src, count=1)
+    return _with_places(text, module), {**code.globals, "constants": module}
+
+
+def _with_places(code: str, module: torch.fx.GraphModule) -> str:
     places = {}
     for node in module.graph.nodes:
         places[node.name] = node.meta.get("where", "")
     lines = []
-    for line in module.code.strip().splitlines():
+    for line in code.strip().splitlines():
         where = places.get(line.strip().partition(" ")[0], "")
         lines.append(f"{line}  # {where}" if where else line)
     return "\n".join(lines)
