@@ -37,10 +37,12 @@ if TYPE_CHECKING:
         ReproError,
         Unsupported,
     )
+    from ingot.events import counters
     from ingot.explain.report import Report
     from ingot.installation import install, uninstall
     from ingot.kept.info import CacheInfo, cache_info
     from ingot.kept.portable import load_cache, save_cache
+    from ingot.specialized import SpecializedGraph, graph_for
     from ingot.stance import set_stance
 
 __version__ = "0.1.0"
@@ -58,14 +60,17 @@ __all__ = [
     "RecompileError",
     "Report",
     "ReproError",
+    "SpecializedGraph",
     "Unsupported",
     "allow_in_graph",
     "cache_info",
     "compile",
     "compiled_backward",
+    "counters",
     "disable",
     "explain",
     "export",
+    "graph_for",
     "install",
     "list_backends",
     "load",
@@ -85,8 +90,10 @@ _PLACES = {
     **dict.fromkeys(("list_backends", "register_backend"), "ingot.backends"),
     **dict.fromkeys(("CacheInfo", "cache_info"), "ingot.kept.info"),
     **dict.fromkeys(("load_cache", "save_cache"), "ingot.kept.portable"),
+    **dict.fromkeys(("SpecializedGraph", "graph_for"), "ingot.specialized"),
     "Report": "ingot.explain.report",
     "compiled_backward": "ingot.backward",
+    "counters": "ingot.events",
     "export": "ingot.artifacts.exporting",
     "load": "ingot.artifacts.loading",
     "save_repro": "ingot.debugging.saving",

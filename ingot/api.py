@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot import backward, sharing, torch_controls
+from ingot import backward, events, sharing, torch_controls
 from ingot.backends import fitted
 from ingot.capture import marks, size_marks
 from ingot.compiler import Compiler
-from ingot.explain.report import Report
+from ingot.explain.report import Report, complete_gradients
 from ingot.modules import compiled_module, disabled_module
 from ingot.native import _native
 from ingot.options import NATIVE, Options, is_switched_off, shown
@@ -144,19 +144,26 @@ def explain(fn: Any) -> Callable[..., Report]:
     `fn` may be compiled already (its own options and entries are then reported) or not. Raises what
     `fn` compiled with `fullgraph=True` would, and TypeError for arguments that `fn` does not take.
     """
-    _check_callable("explain", fn)
+    compiler, bound = compiler_for("explain", fn)
+
+    def explained(*args: Any, **kwargs: Any) -> Report:
+        compiler.prepare((*bound, *args), kwargs)
+        complete_gradients(compiler.compilations)
+        return Report.from_compilations(compiler.compilations)
+
+    return explained
+
+
+def compiler_for(what: str, fn: Any) -> tuple[Compiler, tuple[Any, ...]]:
+    """The compiler of a function that may be compiled already, and the object that it is bound to,
+    if it is a method. TypeError, which names `what` was asked, for what cannot be compiled."""
+    _check_callable(what, fn)
     compiled = fn
     if Compiler.of(fn) is None:
         compiled = _compile(fn, options=Options(), disable=False, name=None)
     compiler = Compiler.of(compiled)
     assert compiler is not None
-    bound = (compiled.__self__,) if isinstance(compiled, MethodType) else ()
-
-    def explained(*args: Any, **kwargs: Any) -> Report:
-        compiler.prepare((*bound, *args), kwargs)
-        return Report.from_compilations(compiler.compilations)
-
-    return explained
+    return compiler, (compiled.__self__,) if isinstance(compiled, MethodType) else ()
 
 
 def disable(fn: Any = None, *, reason: str = "") -> Any:
@@ -264,7 +271,8 @@ def _dimensions(what: str, tensor: Any, dim: Any, all_by_default: bool = False) 
 
 def reset() -> None:
     """Forget everything compiled so far: each compiled callable starts over at its next call.
-    Memory that was kept for further results goes back to the system."""
+    Memory that was kept for further results goes back to the system, and `counters` begin anew."""
+    events.reset()
     backward.reset()
     sharing.forget()
     _native.clear_code_entries()

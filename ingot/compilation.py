@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ingot import events
 from ingot.errors import Unsupported
 
 if TYPE_CHECKING:
     from ingot.graph.aten_graph import AtenGraph
+    from ingot.graph.partition import Partition
     from ingot.loops.expr import Symbol
     from ingot.loops.ir import LoopGraph
     from ingot.runtime.cuda_graphs import Replayed
@@ -33,8 +35,10 @@ class Log:
     those of the graph passes, and `tuned` what was measured to choose how products are computed.
     `inside` are the logs of the graphs of branches and loops that data decide. `kept` says whether
     the program was found among those that are kept, or why none can be. `compile_again` fills in
-    the artefacts that no step has made: of a program that was found, or of all layers of one that
-    was made from some.
+    the artefacts that no step has made: of a program that was found, of all layers of one that was
+    made from some, or of gradients that nobody has asked for yet. `partition` is how a graph that
+    records gradients was cut; where it has some of the layers alone, `whole` tells of the others.
+    The graphs may be `longer` than those that the plan was made of, for reports alone.
     """
 
     aten: AtenGraph | None = None
@@ -49,6 +53,10 @@ class Log:
     tuned: list[str] = field(default_factory=list)
     inside: list[Log] = field(default_factory=list)
     kept: str = ""
+    partition: Partition | None = None
+    whole: Any = None  # a `gradients.layered.Whole`
+    longer: bool = False
+    function: str = ""  # the title of the compilation
     compile_again: Callable[[Log], None] | None = None
 
     def fill(self, again: Log, native: Any) -> None:
@@ -59,13 +67,29 @@ class Log:
         again.seconds, again.kept = self.seconds, self.kept
         vars(self).update(vars(again))
 
+    def replace_native(self, native: Any) -> None:
+        """Has the program be run by `native`, which does as its own does."""
+        if self.program is not None:
+            self.program.native = native
+
     def attempt(self) -> Log:
         """A log of what may come to nothing, whose time counts here all the same."""
-        return Log(seconds=self.seconds)
+        return Log(seconds=self.seconds, function=self.function)
 
     def adopt(self, attempt: Log) -> None:
         """Takes what was written down of an attempt that came to something."""
         vars(self).update(vars(attempt))
+
+    def then(self, change: Callable[[Log], None]) -> None:
+        """Has a change follow on what `compile_again` fills in."""
+        compile_again = self.compile_again
+
+        def fill(log: Log) -> None:
+            if compile_again is not None:
+                compile_again(log)
+            change(log)
+
+        self.compile_again = fill
 
     def complete(self) -> None:
         """To be called before a report reads the artefacts."""
@@ -82,6 +106,7 @@ class Log:
         finally:
             seconds = time.perf_counter() - start
             self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+            events.note_stage(self.function, name, seconds)
 
     @property
     def kernel_steps(self) -> list[KernelStep]:
@@ -103,7 +128,7 @@ class Compilation:
     function does (None if it returned). `fixed_sizes` says why sizes that vary, or are marked as
     dynamic, are compiled for. `backward` is of the graph that computes gradients, whose later
     stages are reached when the first gradient comes in; `partial_backwards` are of those for calls
-    where only some of the outputs get one.
+    where only some of the outputs get one. `event` is its id in a trace (`ingot.events`).
     """
 
     name: str
@@ -118,6 +143,10 @@ class Compilation:
     backward: Compilation | None = None
     partial_backwards: list[Compilation] = field(default_factory=list)
     log: Log = field(default_factory=Log)
+    event: str = ""
+
+    def __post_init__(self) -> None:
+        self.log.function = self.title
 
     @property
     def is_continuation(self) -> bool:

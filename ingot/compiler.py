@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from ingot import sharing, torch_controls
+from ingot import events, sharing, torch_controls
 from ingot.backends import check_outputs, compile_with_backend
 from ingot.built import CompiledGraph, Risks
 from ingot.capture import (
@@ -171,18 +171,25 @@ class Compiler:
         compilation.first_call = time.perf_counter() - start
         return result
 
-    def prepare(self, args: Args, kwargs: Kwargs) -> None:
-        """Compile for the facts of a call, unless an entry holds for them. The program is run only
-        where a graph was broken: what follows depends on it."""
+    def prepare_entry(self, args: Args, kwargs: Kwargs) -> Args:
+        """Compile for the facts of a call, unless an entry holds for them, and run nothing. Returns
+        the slots of its arguments."""
         try:
             slots = argument_slots(self.dispatcher.fn, args, kwargs, self.passes_function)
         except Unsupported:  # not a Python function: capture says so, and keeps the reason
             slots = ()
         if OFF is not None:
             self.eager_calls.off(OFF)
-            return
-        self._compile_unless_served(slots, args, kwargs, 0)
-        if any(c.break_ is not None and c.skipped is None for c in self.compilations):
+        else:
+            self._compile_unless_served(slots, args, kwargs, 0)
+        return slots
+
+    def prepare(self, args: Args, kwargs: Kwargs) -> None:
+        """The same, and runs the program where a graph was broken: what follows depends on it."""
+        self.prepare_entry(args, kwargs)
+        if OFF is None and any(
+            c.break_ is not None and c.skipped is None for c in self.compilations
+        ):
             self.dispatcher(*args, **kwargs)
 
     def find(self, args: Args, kwargs: Kwargs) -> tuple[Captured, list[Any]] | None:
@@ -192,7 +199,7 @@ class Compiler:
             captured: Captured | None = compilation.captured
             is_start = captured is not None and not compilation.is_continuation
             if is_start and captured.guards.check_python(slots) is None:  # type: ignore[union-attr]
-                return captured, _loaded(captured, slots)  # type: ignore[return-value,arg-type]
+                return captured, loaded(captured, slots)  # type: ignore[return-value,arg-type]
         return None
 
     @serial
@@ -217,6 +224,33 @@ class Compiler:
         hand_over()
         Compiler.newest = weakref.ref(self)
         compilation = self.new_compilation(self.difference(slots))
+        with self._event_of(compilation) as span:
+            run = self._climb(compilation, slots, args, kwargs)
+            _note_outcome(compilation, span)
+        self.compilations.append(compilation)
+        if "INGOT_DEBUG" in os.environ:
+            from ingot.explain.debug import debug  # pays for its imports only when asked for
+
+            debug(compilation)
+        return compilation, run
+
+    def _event_of(self, compilation: Compilation) -> events.Span:
+        """The compilation as an event. What follows a graph break belongs to the newest compilation
+        that was broken."""
+        parent = None
+        if compilation.is_continuation:
+            for known in reversed(self.compilations):
+                if known.break_ is not None:
+                    parent = known.event
+                    break
+        span = events.Span(events.COMPILATION, compilation.title, compilation.where, parent)
+        compilation.event = span.id
+        return span
+
+    def _climb(
+        self, compilation: Compilation, slots: Args, args: Args, kwargs: Kwargs
+    ) -> Run | None:
+        """What runs the call; None where it is to run in eager."""
         if self.sizes.is_symbolic and not self.guards:
             self.sizes.recall = self._recall
         self.sizes.observe(self.guards, self.entries, slots)
@@ -241,12 +275,7 @@ class Compiler:
             raise
         except Exception as error:
             self.eager_calls.keep_failure(compilation, error, ladder.captured, slots)
-        self.compilations.append(compilation)
-        if "INGOT_DEBUG" in os.environ:
-            from ingot.explain.debug import debug  # pays for its imports only when asked for
-
-            debug(compilation)
-        return compilation, run
+        return run
 
     def _remember(self, captured: Captured | None) -> None:
         """Remembers for later processes what varies in a call that was compiled."""
@@ -403,7 +432,7 @@ class Compiler:
 
             return found_or_compiled(captured, compilation, options, frozen, _import_pipeline)
         with compilation.log.stage("backend"):
-            examples = _loaded(captured, slots)
+            examples = loaded(captured, slots)
             return compile_with_backend(self.options, captured.graph_module, examples), None
 
     def _run_first(
@@ -420,7 +449,7 @@ class Compiler:
         states = [generator.get_state() for generator in replay.generators]
         _native.forget_traces()
         try:
-            outputs = target(*_loaded(captured, slots))
+            outputs = target(*loaded(captured, slots))
         except Exception as error:
             if not replay.replays or of_hooks(error) or _native.left_traces():
                 raise
@@ -448,11 +477,24 @@ class Compiler:
 
     def report_overflow(self, compilation: Compilation) -> None:
         """Says that further variants run in eager."""
-        log.warning("%s: %s; further ones run in eager", compilation.name, compilation.skipped)
+        message = f"{compilation.name}: {compilation.skipped}; further ones run in eager"
+        events.warn(f"variants of {compilation.name}", message, compilation.where)
 
     def difference(self, slots: Args) -> str:
         """What told this call from the closest entry; "" at the first compilation."""
         return closest(self.guards, slots)
+
+
+def _note_outcome(compilation: Compilation, span: events.Span) -> None:
+    """What came of a compilation, as events."""
+    title, where = compilation.title, compilation.where
+    span.facts["outcome"] = "compiled" if compilation.skipped is None else "eager"
+    if compilation.recompiled:
+        events.note(events.RECOMPILATION, title, where, changed=compilation.recompiled)
+    if compilation.break_ is not None:
+        events.note_reason(events.BREAK, title, where, compilation.break_)
+    if compilation.skipped is not None:
+        events.note_reason(events.FALLBACK, title, where, compilation.skipped)
 
 
 class Continuation(Compiler):
@@ -600,7 +642,7 @@ def place_of(fn: Any) -> str:
     return ""
 
 
-def _loaded(captured: Captured, slots: Args) -> list[Any]:
+def loaded(captured: Captured, slots: Args) -> list[Any]:
     """The inputs of a captured graph in a call."""
     tuples: dict[Source, Any] = {}  # those made anew whenever they are loaded
     inputs = []
@@ -618,7 +660,7 @@ def _loaded(captured: Captured, slots: Args) -> list[Any]:
 def _module_state(captured: Captured, slots: Args) -> Iterator[tuple[int, torch.Tensor]]:
     """(position, value) of the tensors that are parameters, or that are reached through a
     module."""
-    for position, value in enumerate(_loaded(captured, slots)):
+    for position, value in enumerate(loaded(captured, slots)):
         owners = []
         for owner in captured.inputs[position].source.owners():
             owners.append(owner.load(slots))

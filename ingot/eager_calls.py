@@ -13,6 +13,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ingot import events
 from ingot.capture import Captured
 from ingot.capture.facts import WATCHED
 from ingot.capture.guard_set import GuardSet
@@ -141,6 +142,7 @@ class EagerCalls:
         compilation = self.compiler.new_compilation("")
         compilation.skipped = why
         self.compiler.compilations.append(compilation)
+        events.note_reason(events.FALLBACK, compilation.title, compilation.where, why)
         return compilation
 
     # -- calls -------------------------------------------------------------------------------------

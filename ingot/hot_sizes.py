@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ingot import events
 from ingot.capture.facts import operations_are_watched
 from ingot.capture.inner_calls import unwatched
 from ingot.collection import paused_collection
@@ -87,14 +88,17 @@ class HotSizes:
         compilation = compiler.new_compilation(
             f"sizes that came {HOT} times in a row, compiled for in the background"
         )
+        span = events.Span(events.COMPILATION, compilation.title, compilation.where)
         with unwatched(), undisturbed(), left_alone(), paused_collection():
             if compiler.entries[: len(entries)] != [*entries]:
                 return  # reset since then
             modes.set()
-            with compilation.log.stage("capture"):
-                request = compiler.sizes.request(Sizes.STATIC, compiler.continue_at)
-                captured = compiler.capture(args, kwargs, request)
-            if captured.guards.symbols:
-                raise unsupported("marked-sizes", "sizes are marked as dynamic")
-            compiler.add_entry(compilation, captured, slots, hot=True)
+            compilation.event = span.id
+            with span:
+                with compilation.log.stage("capture"):
+                    request = compiler.sizes.request(Sizes.STATIC, compiler.continue_at)
+                    captured = compiler.capture(args, kwargs, request)
+                if captured.guards.symbols:
+                    raise unsupported("marked-sizes", "sizes are marked as dynamic")
+                compiler.add_entry(compilation, captured, slots, hot=True)
             compiler.compilations.append(compilation)

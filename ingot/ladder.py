@@ -15,6 +15,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from ingot import events
 from ingot.capture import Captured, Request
 from ingot.capture.chain import Continuations
 from ingot.capture.guard_set import GuardSet
@@ -205,9 +206,11 @@ class Ladder:
     def _capture(self, sizes: Sizes) -> Captured:
         compilation = self.compilation
         self.captured = compilation.captured = None
-        with compilation.log.stage("capture"):
+        span = events.Span(events.CAPTURE, compilation.title, compilation.where, sizes=sizes.name)
+        with compilation.log.stage("capture"), span:
             captured = self._capture_call(self.policy.request(sizes, self.continuations))
             self.captured = compilation.captured = captured
+            span.facts["operations"] = captured.ops
         return captured
 
     def _recall(self, captured: Captured) -> bool:

@@ -172,6 +172,7 @@ def compile_training(
         forget_histories(graph.module)
         cut = partition(joint, graph.module.meta.get(BUDGET, options.memory_budget))
         graph.context.shapes.unbacked.settle()
+    compilation.log.partition = cut
     forward = compilation.log.aten = cut.forward
     built = build(forward, compilation.log, options, hints, frugal=True)
     contract = cut.contract()
@@ -235,6 +236,7 @@ def _compile_training_layers(
     except NotAlike:
         return None
     log.adopt(attempt)
+    log.partition, log.whole = cut, whole
     forget_histories(graph.module)
     forget_histories(short.module)
     show_whole(log, functools.partial(in_all_layers, forward, whole.forward), lowering)

@@ -35,22 +35,35 @@ def module_at(line: str) -> str:
 class Origin(NamedTuple):
     """Where a node came from: its ATen ops, the user's line (`file:line`, or ""), and the calls.
 
-    These are what the user wrote that asked for the ops, each once."""
+    These are what the user wrote that asked for the ops, each once. `nodes` are the ops' names in
+    the ATen graph, for reports; they make no origin another one.
+    """
 
     ops: tuple[str, ...]
     where: str = ""
     calls: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
 
     @staticmethod
-    def of(op: str, where: str) -> Origin:
-        """The origin of one op, at a line that may say what is called there."""
-        return Origin((op,), where, tuple(filter(None, [call_at(where)])))
+    def of(op: str, where: str, node: str) -> Origin:
+        """The origin of one op, at a line that may say what is called there, by its node."""
+        return Origin((op,), where, tuple(filter(None, [call_at(where)])), (node,))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origin) and self[:3] == other[:3]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self[:3])
 
     def merged(self, *others: Origin) -> Origin:
         """The union of origins, each op kept once per occurrence, the first known line kept."""
-        ops, where, calls = self.ops, self.where, dict.fromkeys(self.calls)
+        ops, where, nodes, calls = self.ops, self.where, self.nodes, dict.fromkeys(self.calls)
         for other in others:
             ops += other.ops
+            nodes += other.nodes
             where = where or other.where
             calls.update(dict.fromkeys(other.calls))
-        return Origin(ops, where, tuple(calls))
+        return Origin(ops, where, tuple(calls), nodes)

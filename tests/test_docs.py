@@ -39,7 +39,9 @@ PAGES = [
     "artifacts.md",
     "control.md",
     "debugging.md",
+    "events.md",
     "profiling.md",
+    "report.md",
     "torch_compiler.md",
     "training.md",
 ]

@@ -37,6 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "wrapped": set(),
     "reasons": set(),
     "errors": set(),
+    "events": set(),
     "options": set(),
     "origins": set(),
     "native": set(),
@@ -54,7 +55,7 @@ ROOMS: dict[str, set[str]] = {
     # The top of the house, from what one compilation leaves behind to what users call.
     "built": {"codegen", "graph", "loops", "native", "runtime", "schedule"},
     "compilation": {"graph", "loops", "runtime", "schedule"},
-    "explain": {"codegen", "compilation", "kept", "loops", "native", "schedule"},
+    "explain": {"codegen", "compilation", "graph", "kept", "loops", "native", "schedule"},
     "stance": {"native"},
     "torch_controls": {"stance"},
     "gradients": {"built", "capture", "compilation", "failures", "graph", "loops", "runtime"},
@@ -151,6 +152,7 @@ ROOMS: dict[str, set[str]] = {
         "sharing",
         "torch_controls",
     },
+    "specialized": {"api", "capture", "compiler", "explain"},
     "installation": {"api", "backends"},
     # What loads an artifact imports `kept`, `native` and the linker alone, which a test holds.
     "artifacts": {
@@ -177,6 +179,7 @@ ROOMS: dict[str, set[str]] = {
         "explain",
         "installation",
         "kept",
+        "specialized",
         "stance",
     },
     "__main__": {"debugging", "explain"},
@@ -184,6 +187,7 @@ ROOMS: dict[str, set[str]] = {
 COMMON = {
     "collection",
     "errors",
+    "events",
     "options",
     "origins",
     "places",

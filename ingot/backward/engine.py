@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
+from ingot import events
 from ingot.backward import functions
 from ingot.backward.hooks import Hooks
 from ingot.backward.sizes import CompiledGraph, Conditions, before
@@ -238,7 +239,8 @@ def _compile_unless_served(
     with undisturbed(), paused_collection():
         entry = _served(key, geometry, structure.hooks(), structure)
         if entry is None:
-            entry = _compile(structure, tangents, geometry, modes)
+            with events.Span(events.BACKWARD, "backward", _place()):
+                entry = _compile(structure, tangents, geometry, modes)
             is_dynamic = isinstance(entry, Entry) and entry.conditions is not None
             _entries.setdefault((*key, None if is_dynamic else geometry), []).append(entry)
             _count[0] += 1
@@ -334,6 +336,7 @@ def _report(reason: Unsupported) -> None:
     compilation = Compilation("backward", _place())
     compilation.skipped = Unsupported(replace(reason.why, where=_place(), function="", action=SKIP))
     _compilations.append(compilation)
+    events.note_reason(events.FALLBACK, "backward", "", compilation.skipped)
 
 
 def _place() -> str:

@@ -64,8 +64,8 @@ class InterpreterFrame:
     """One activation of a Python function."""
 
     __slots__ = (
-        "called_at", "decoded", "finished", "function", "index", "names", "program", "push",
-        "session", "slots", "stack"
+        "called_at", "decoded", "finished", "function", "index", "module_path", "names", "program",
+        "push", "session", "slots", "stack"
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +82,7 @@ class InterpreterFrame:
         # the number of the outermost loop's instruction that called it
         self.called_at: int | None = None
         self.finished = False
+        self.module_path: str | None = None  # of the module whose forward it runs, once asked for
 
     @property
     def line(self) -> int:

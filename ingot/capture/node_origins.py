@@ -1,8 +1,8 @@
-"""Where a node comes from: the module that runs, and for another backend what torch.compile's
-graphs say.
+"""Where a node of a graph comes from: the module whose forward runs, for reports, and for other
+backends what torch.compile's graphs say.
 
-In: the frames that run. Out: the path of the innermost module; `stack_trace`, the text of a
-traceback, and `nn_module_stack`, the modules whose forward runs: each by its path, with its class.
+In: the frames that run. Out: the module's path; the node's `stack_trace`, the text of a traceback,
+and `nn_module_stack`, the modules whose forward runs: each by its path, with its class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from ingot.origins import is_trusted
 if TYPE_CHECKING:
     from ingot.capture.interpreter import InterpreterFrame
     from ingot.capture.session import Session
-    from ingot.capture.sources import Source
 
 
 def origin_of(session: Session) -> dict[str, Any]:
@@ -36,22 +35,19 @@ def origin_of(session: Session) -> dict[str, Any]:
 
 
 def module_path(session: Session) -> str:
-    """The path of the module whose `forward` runs now, "" outside of modules."""
-    names = session.state(_Names).names
+    """The path of the module whose `forward` runs, as `self.blocks[0]`; "" where none does, or it
+    is one that the call itself makes."""
     for frame in reversed(session.frames):
-        module = _module_of(frame)
-        if module is not None and module.source is not None:
-            if module.source not in names:
-                names[module.source] = module.source.name
-            return names[module.source]
+        path = frame.module_path
+        if path is None:
+            module = _module_of(frame)
+            path = ""
+            if module is not None and module.source is not None:
+                path = module.source.name
+            frame.module_path = path
+        if path:
+            return path
     return ""
-
-
-class _Names:
-    """The names of sources, which are put together anew each time that one is asked for."""
-
-    def __init__(self) -> None:
-        self.names: dict[Source, str] = {}
 
 
 def _module_of(frame: InterpreterFrame) -> Value | None:

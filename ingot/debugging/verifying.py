@@ -23,7 +23,7 @@ from ingot.debugging.locating import Compile, Located, locate
 from ingot.debugging.naming import NotWritable
 from ingot.debugging.repro import Repro, written_on_request
 from ingot.errors import DifferenceWarning, mark_of_hooks
-from ingot.explain.report import code_at
+from ingot.explain.text import code_at
 from ingot.graph import python_random
 from ingot.native import _native
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import io
+import json
 import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 import torch
@@ -17,12 +19,23 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ingot.explain.cache_commands import add_cache
+from ingot.explain.cache_commands import AS_JSON, add_cache
 from ingot.explain.loading import Target, UserError, load, run_user_code
-from ingot.explain.report import Report, size_text, time_lines
+from ingot.explain.records import as_plain
+from ingot.explain.report import SCHEMA, Report
 from ingot.explain.running import run_program
-from ingot.explain.stages import STAGES
-from ingot.explain.trial import STEPS, Comparison, Compile, Explain, Trial, try_target
+from ingot.explain.screen import NARROWEST, WIDEST, WIDTH, kernels_text, time_lines
+from ingot.explain.stages import OF_GRADIENTS, STAGES
+from ingot.explain.text import size_text
+from ingot.explain.trial import (
+    STEPS,
+    Comparison,
+    Compile,
+    Explain,
+    Trial,
+    take_gradients,
+    try_target,
+)
 
 EPILOG = """\
 FILE.py:make names a function in a file of yours that returns (function or module, arguments) or \
@@ -31,6 +44,8 @@ Exit status: 0 all is well, 1 a result differs, your code raised an error or a f
 is damaged, 2 a mistake on the command line.
 """
 
+WITH_GRADIENTS = "record gradients, and take those of the results"
+
 RUN = "run your program unchanged, with torch.compile replaced by Ingot"
 
 MOST_TIMES = 12
@@ -38,13 +53,18 @@ MOST_TIMES = 12
 
 
 class Tools(NamedTuple):
-    """What the commands work with: where to print, and `ingot.compile`, `ingot.explain` and
-    `ingot.install`."""
+    """What the commands work with: where to print, `ingot.compile`, `ingot.explain` and
+    `ingot.install`. Documents of JSON go to `out`, where nothing else goes beside one."""
 
     console: Console
     compile: Compile
     explain: Explain
     install: Callable[[], None]
+    out: TextIO
+
+    def write(self, document: Any) -> None:
+        """A document of JSON, on one line."""
+        print(json.dumps(document, allow_nan=False), file=self.out, flush=True)
 
 
 def main(
@@ -61,8 +81,13 @@ def main(
         if isinstance(stream, io.TextIOWrapper):  # a terminal may know of no letters but ASCII
             stream.reconfigure(errors="backslashreplace")
     arguments = parser(further).parse_args(argv)
+    beside: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    if getattr(arguments, "json", False):  # what the user's code prints is no part of the document
+        beside = contextlib.redirect_stdout(sys.stderr)
+    tools = Tools(console(), compile, explain, install, sys.stdout)
     try:
-        status: int = arguments.run(arguments, Tools(console(), compile, explain, install))
+        with beside:
+            status: int = arguments.run(arguments, tools)
         sys.stdout.flush()  # where a reader has left, this is where it is seen
         return status
     except UserError as error:
@@ -96,6 +121,8 @@ def parser(
         sub.add_argument(
             "--device", help="move the module and its arguments there first, such as cpu or cuda:0"
         )
+        sub.add_argument("--train", action="store_true", help=WITH_GRADIENTS)
+        sub.add_argument("--json", action="store_true", help=AS_JSON)
         sub.set_defaults(run=run)
         return sub
 
@@ -108,8 +135,6 @@ def parser(
         default=30,
         help="rounds in which the two take turns (%(default)s)",
     )
-    with_gradients = "record gradients, and take those of the results"
-    trial.add_argument("--train", action="store_true", help=with_gradients)
     command("explain", run_explain, "print what Ingot makes of your function, on one screen")
     stages = command(
         "stages", run_stages, "print what each stage of the compiler makes of your function"
@@ -183,20 +208,38 @@ def run_try(arguments: argparse.Namespace, tools: Tools) -> int:
             if arguments.train or "does not require grad" not in str(error):
                 raise
             raise UserError(f"{error}\nto have gradients recorded, add --train") from error
-    print_trial(trial, tools.console, "with" if arguments.train else "without")
+    if arguments.json:
+        tools.write(trial.to_dict())
+    else:
+        print_trial(trial, tools.console, "with" if arguments.train else "without")
     if trial.comparison.problems:
         return 1
     return 0
 
 
 def run_explain(arguments: argparse.Namespace, tools: Tools) -> int:
-    print(explained(arguments, tools))
+    report = explained(arguments, tools)
+    if arguments.json:
+        tools.write(report.to_dict())
+    else:
+        print(report.text(tools.console.width))
     return 0
 
 
 def run_stages(arguments: argparse.Namespace, tools: Tools) -> int:
     report = explained(arguments, tools)
-    for name in [arguments.stage] if arguments.stage else STAGES:
+    names = list(STAGES)
+    if arguments.stage:
+        names = [arguments.stage]
+    elif not arguments.train:
+        names = [name for name in STAGES if name not in OF_GRADIENTS]
+    if arguments.json:
+        artefacts = []
+        for name in names:
+            artefacts += report.artefacts(name)
+        tools.write({"schema": SCHEMA, "name": report.name, "stages": as_plain(artefacts)})
+        return 0
+    for name in names:
         print(report.stage(name), end="\n\n")
     return 0
 
@@ -206,22 +249,35 @@ def run_run(arguments: argparse.Namespace, tools: Tools) -> int:
     return run_program(arguments.target, arguments.is_module, arguments.rest)
 
 
-@torch.no_grad()
 def explained(arguments: argparse.Namespace, tools: Tools) -> Report:
-    """The report of the target, called without gradients."""
-    target = loaded(arguments)
-    function = target.function
-    if getattr(arguments, "emit", "llvm") != "llvm":
-        function = tools.compile(function, options={"emit": arguments.emit})
-    return run_user_code(lambda: tools.explain(function)(*target.args, **target.kwargs), "the call")
+    """The report of the target; with `--train` it is called with gradients, and those of its
+    results are taken."""
+    with torch.set_grad_enabled(arguments.train):
+        target = loaded(arguments)
+        function, emit = target.function, getattr(arguments, "emit", "llvm")
+        if emit != "llvm":
+            function = tools.compile(function, options={"emit": emit})
+        elif arguments.train:
+            function = tools.compile(function)
+
+        def call() -> Report:
+            if arguments.train:
+                take_gradients(function(*target.args, **target.kwargs))
+            return tools.explain(function)(*target.args, **target.kwargs)
+
+        return run_user_code(call, "the call")
 
 
 # -- what is printed -------------------------------------------------------------------------------
 
 
 def console() -> Console:
-    """Where output goes: as wide as the terminal, 120 columns where there is none."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    """Where output goes: as wide as the terminal, from 60 to 200 columns; 120 where there is
+    none."""
+    width = WIDTH
+    if sys.stdout.isatty():
+        width = max(NARROWEST, min(Console().width, WIDEST))
+    return Console(highlight=False, width=width)
 
 
 def progress(console: Console) -> Progress:
@@ -241,7 +297,8 @@ def print_trial(trial: Trial, console: Console, how: str = "without") -> None:
     """The table of one trial, then breaks, problems and the verdict."""
     report, comparison = trial.report, trial.comparison
     low, middle, high = trial.speedup
-    table = Table("", title=f"{trial.target.spec}, {how} gradients", title_justify="left")
+    console.print(f"{trial.target.spec}, {how} gradients", markup=False, soft_wrap=True)
+    table = Table("")
     for heading in ("eager", "ingot"):
         table.add_column(heading, justify="right")
     medians = map(np.median, (trial.eager_seconds, trial.ingot_seconds))
@@ -255,9 +312,11 @@ def print_trial(trial: Trial, console: Console, how: str = "without") -> None:
         planned = f"{size_text(report.peak_bytes)} (planned)"
     table.add_row("peak memory", size_text(trial.eager_peak), planned)
     table.add_row("kernels", "", f"{len(report.kernels)}, {report.fused_count} fused")
+    for label, text in backward_rows(report):
+        table.add_row(label, "", text)
     table.add_row("graphs, breaks", "", f"{report.graph_count}, {report.break_count}")
     console.print(table)
-    for line in time_lines(report.kernels, MOST_TIMES):
+    for line in times_of(report):
         console.print(line, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
     for item in report.breaks:
         console.print(str(item) + (f" (hint: {item.hint})" if item.hint else ""), markup=False)
@@ -267,6 +326,28 @@ def print_trial(trial: Trial, console: Console, how: str = "without") -> None:
         console.print(
             f"The result is eager's: a relative error up to {comparison.allowed:.1e} passes."
         )
+
+
+def backward_rows(report: Report) -> list[tuple[str, str]]:
+    """What the table says of a backward; nothing where there is none."""
+    kernels = report.backward_kernels
+    if not kernels:
+        return []
+    saved = sum([value.total_bytes for value in report.saved])
+    rows = [("backward", kernels_text(kernels)), ("saved for it", size_text(saved))]
+    if report.backward_peak_bytes is not None:
+        planned = f"{size_text(report.backward_peak_bytes)} (planned)"
+        rows.append(("its peak memory", planned))
+    return rows
+
+
+def times_of(report: Report) -> list[str]:
+    """What took how long, forward and backward."""
+    backward = time_lines(report.backward_kernels, MOST_TIMES)
+    if not backward:
+        return time_lines(report.kernels, MOST_TIMES)
+    forward = time_lines(report.kernels, MOST_TIMES)
+    return ["forward", *forward, "backward", *backward]
 
 
 def error_cells(comparison: Comparison) -> tuple[str, str]:

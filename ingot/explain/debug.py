@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import TextIO
 
 from ingot.compilation import Compilation
-from ingot.explain.report import Report, plural
+from ingot.explain.report import Report
 from ingot.explain.stages import stage_text
+from ingot.explain.text import plural
 
 
 def summary(c: Compilation) -> str:

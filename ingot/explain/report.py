@@ -1,91 +1,84 @@
-"""The report: what Ingot made of a function, on one screen, in the user's own lines of code.
+"""The report: what Ingot made of a function.
 
-Compilations go in, a `Report` comes out, whose text is at most HEIGHT lines of WIDTH columns.
+Compilations go in, a `Report` comes out. Its text is `screen.py`'s, its records `records.py`'s and
+`programs.py`'s; `to_dict` gives all of it as plain data, as docs/report.md says.
 """
 
 from __future__ import annotations
 
 import itertools
-import linecache
-import os
-import re
 import statistics
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import ingot
 from ingot.compilation import Compilation
-from ingot.errors import Unsupported
-from ingot.sequences import at, present
+from ingot.explain import programs, records
+from ingot.explain.programs import (
+    BACKWARD,
+    FORWARD,
+    INSIDE,
+    ProgramReport,
+    backwards_of,
+    complete,
+    program_reports,
+    with_inside,
+)
+from ingot.explain.records import (
+    INTERNAL,
+    Break,
+    HistoryEntry,
+    KernelReport,
+    StageReport,
+    ValueReport,
+    as_plain,
+)
+from ingot.explain.screen import HEIGHT, WIDTH, lines_of, time_lines
+from ingot.explain.text import place_text, plural, short_places, size_text
 
-if TYPE_CHECKING:
-    from ingot.schedule.plan import KernelStep, LibraryStep
+__all__ = [
+    "HEIGHT",
+    "WIDTH",
+    "Break",
+    "KernelReport",
+    "ProgramReport",
+    "Report",
+    "breaks_of",
+    "place_text",
+    "plural",
+    "short_places",
+    "size_text",
+    "time_lines",
+]
 
-WIDTH, HEIGHT = 120, 40
-
-
-@dataclass(frozen=True)
-class Break:
-    """A place, in `function`, where a graph ends. The instruction runs for real, and what follows
-    is another graph or, where `eager` says so, runs in eager. `file` is "" and `line` 0 where they
-    are not known."""
-
-    reason: str
-    file: str = ""
-    line: int = 0
-    hint: str = ""
-    function: str = ""
-    eager: bool = False
-
-    @staticmethod
-    def of(why: Unsupported, function: str, eager: bool) -> Break:
-        file, line = split_where(why.where)
-        return Break(why.reason, file, line, why.hint, why.function or function, eager)
-
-    def __str__(self) -> str:
-        text = "in eager from " if self.eager else "break at "
-        text += place_text(f"{self.file}:{self.line}") if self.file else "an unknown place"
-        if self.function:
-            text += f" in {self.function}"
-        return f"{text}: {self.reason}"
-
-
-@dataclass(frozen=True)
-class KernelReport:
-    """One step of a program. `ops` are ATen names; `source` is LLVM IR, or the name of the library
-    function; `seconds` is the median of what it took in the calls that `Report.measure` made."""
-
-    name: str
-    kind: str  # "fused" or "extern"
-    ops: tuple[str, ...]
-    reads_bytes: int
-    writes_bytes: int
-    source: str = field(repr=False)
-    where: str = ""
-    seconds: float | None = None
+SCHEMA = 1
+"""The version of what `Report.to_dict` gives: another one where a field is gone or means something
+else. New fields leave it as it is."""
 
 
 @dataclass
 class Report:
     """What `ingot.explain(fn)(*args)` returns. Times are in seconds.
 
-    `graphs`, `breaks` and `recompiles` are of all that was compiled for the function so far; each
-    break counts once. `kernels`, `guards`, `fixed_sizes` (why sizes that vary, or are marked as
-    dynamic, are compiled for) and the figures are of its regions (from its start to a graph break,
-    from there to the next, and so on) as they were compiled last. `cuda_graphs` says of each
-    program of `mode="reduce-overhead"` how it is replayed, or why it is not, `tuned` of each
-    product that `mode="max-autotune"` measured what was chosen. `kept` says whether programs were
-    found among those that earlier processes kept, or why they are not kept. `peak_bytes` counts
-    inputs, outputs and all that is alive between, as planned, for the region with the most;
-    `compilations` holds every artefact.
+    `graphs`, `breaks`, `recompiles` and `history` are of all that was compiled for the function so
+    far; each break counts once. `programs`, `kernels` (of the forwards), `guards`, `fixed_sizes`
+    (why sizes that vary, or are marked as dynamic, are compiled for) and the figures are of its
+    regions (from its start to a graph break, from there to the next, and so on) as they were
+    compiled last. `saved` are the values that forwards save for their backwards, `recomputed` those
+    that backwards compute once more; both say why. `cuda_graphs` says of each program of
+    `mode="reduce-overhead"` how it is replayed, or why it is not, `tuned` of each product that
+    `mode="max-autotune"` measured what was chosen. `kept` says whether programs were found among
+    those that earlier processes kept, or why they are not kept. `peak_bytes` and
+    `backward_peak_bytes` count inputs, outputs and all that is alive between, as planned, for the
+    program with the most; `compilations` holds every artefact.
     """
 
     name: str
     where: str = ""
     breaks: list[Break] = field(default_factory=list)
-    graphs: list[Any] = field(default_factory=list, repr=False)
-    kernels: list[KernelReport] = field(default_factory=list)
+    graphs: list[Any] = field(default_factory=list, repr=False, metadata=INTERNAL)
+    kernels: list[KernelReport] = field(default_factory=list, metadata=INTERNAL)
     guards: list[str] = field(default_factory=list)
     stages: dict[str, float] = field(default_factory=dict)
     recompiles: list[str] = field(default_factory=list)
@@ -96,7 +89,11 @@ class Report:
     peak_bytes: int | None = None
     arena_bytes: int | None = None
     first_call: float | None = None
-    compilations: list[Compilation] = field(default_factory=list, repr=False)
+    compilations: list[Compilation] = field(default_factory=list, repr=False, metadata=INTERNAL)
+    programs: list[ProgramReport] = field(default_factory=list, repr=False)
+    history: list[HistoryEntry] = field(default_factory=list, repr=False)
+    backward_stages: dict[str, float] = field(default_factory=dict)
+    backward_peak_bytes: int | None = None
 
     @staticmethod
     def from_compilations(compilations: Sequence[Compilation]) -> Report:
@@ -112,25 +109,31 @@ class Report:
             stages=total_seconds(regions),
             recompiles=[recompiled_text(c) for c in compilations if c.recompiled],
             compilations=list(compilations),
+            history=list(map(history_entry, compilations)),
         )
-        for c in regions:
-            report._add_region(c)
+        for number, c in enumerate(regions):
+            report._add_region(number, c)
         return report
 
-    def _add_region(self, c: Compilation) -> None:
+    def _add_region(self, number: int, c: Compilation) -> None:
         c.log.complete()
         extend_with_new(self.kept, filter(None, [c.log.kept]))
-        self.kernels += kernel_reports(c)
         self.cuda_graphs += replayed_texts(c)
         extend_with_new(self.guards, c.guards)
         extend_with_new(self.fixed_sizes, c.fixed_sizes)
         extend_with_new(self.tuned, tuned_texts(c))
-        if c.log.plan is not None:
-            plan, sizes = c.log.plan, c.sizes
-            self.peak_bytes = max(self.peak_bytes or 0, plan.peak_bytes.evaluate(sizes))
-            self.arena_bytes = (self.arena_bytes or 0) + plan.arena_bytes.evaluate(sizes)
         if c.first_call is not None:
             self.first_call = (self.first_call or 0) + c.first_call
+        for program in program_reports(c, number):
+            self.programs.append(program)
+            if program.compilation is c:
+                self.peak_bytes = _most(self.peak_bytes, program.peak_bytes)
+                if program.arena_bytes is not None:
+                    self.arena_bytes = (self.arena_bytes or 0) + program.arena_bytes
+            if program.kind == BACKWARD:
+                add_seconds(self.backward_stages, program.stages)
+                self.backward_peak_bytes = _most(self.backward_peak_bytes, program.peak_bytes)
+        self.kernels = kernels_of(self.forwards)
 
     @property
     def graph_count(self) -> int:
@@ -144,51 +147,157 @@ class Report:
     def fused_count(self) -> int:
         return sum(kernel.kind == "fused" for kernel in self.kernels)
 
+    @property
+    def forwards(self) -> list[ProgramReport]:
+        """The programs that compute results, with those inside of them."""
+        return _of_kind(self.programs, FORWARD)
+
+    @property
+    def backwards(self) -> list[ProgramReport]:
+        """The programs that compute gradients, with those inside of them."""
+        return _of_kind(self.programs, BACKWARD)
+
+    @property
+    def backward_kernels(self) -> list[KernelReport]:
+        """The kernels of the gradients."""
+        return kernels_of(self.backwards)
+
+    @property
+    def saved(self) -> list[ValueReport]:
+        """The values that forwards save for their backwards."""
+        return list(itertools.chain(*[program.saved for program in self.programs]))
+
+    @property
+    def recomputed(self) -> list[ValueReport]:
+        """The values that backwards compute once more."""
+        return list(itertools.chain(*[program.recomputed for program in self.programs]))
+
     def measure(self, call: Callable[[], object], rounds: int = 5) -> None:
-        """Fill in `seconds` of `kernels`, over `rounds` of `call`, which calls the compiled
-        function."""
-        programs, replays = [], []
-        for c in itertools.chain(*map(with_inside, in_force(self.compilations))):
-            if c.log.plan is not None and c.log.program is not None:
-                programs.append(c.log.program)
-            if c.log.replayed and not isinstance(c.log.replayed, str):
-                replays.append(c.log.replayed)
-        measured = []
+        """Fill in `seconds` of the kernels, over `rounds` of `call`.
+
+        That calls the compiled function, and takes gradients if the backward is to be measured."""
+        running, replays = [], []
+        for report in self.programs:
+            log = report.compilation.log
+            if log.plan is not None and log.program is not None:
+                running.append((report, log.program))
+            if log.replayed and not isinstance(log.replayed, str):
+                replays.append(log.replayed)
+        measured: list[list[list[float]]] = []
         for _ in range(rounds):
-            for program in programs:
+            for _, program in running:
                 program.profile(True)
             for graphs in replays:
                 graphs.paused = True  # a replay has no steps to measure
             try:
                 call()
             finally:
-                profiles = [program.profile(False) for program in programs]
-                measured.append(list(itertools.chain(*profiles)))
+                measured.append([program.profile(False) for _, program in running])
                 for graphs in replays:
                     graphs.paused = False
-        if measured and len(measured[0]) == len(self.kernels):
-            medians = map(statistics.median, zip(*measured))
-            self.kernels = [replace(kernel, seconds=s) for kernel, s in zip(self.kernels, medians)]
+        for (report, _), *seconds in zip(running, *measured):
+            _note_seconds(report, seconds)
+        self.kernels = kernels_of(self.forwards)
 
     def stage(self, name: str) -> str:
         """The artefact of one stage (a key of `explain.stages.STAGES`) of every compilation, as
         text."""
         from ingot.explain.stages import stage_text
 
-        compilations: Iterable[Compilation] = self.compilations
-        if name not in ("capture", "guards"):  # where branches and loops are in the same text
-            compilations = itertools.chain(*map(with_inside, compilations))
-        return "\n\n".join(stage_text(compilation, name) for compilation in compilations)
+        return "\n\n".join(stage_text(c, name) for c in self._with_stage(name))
+
+    def artefacts(self, name: str) -> list[StageReport]:
+        """The same as records, one for each program."""
+        from ingot.explain.stages import stage_report
+
+        return [stage_report(c, name) for c in self._with_stage(name)]
+
+    def _with_stage(self, name: str) -> list[Compilation]:
+        from ingot.explain.stages import OF_FUNCTIONS
+
+        shown: list[Compilation] = []
+        for c in self.compilations:
+            c.log.complete()
+            shown.append(c)
+            if name not in OF_FUNCTIONS:
+                shown[-1:] = itertools.chain(*map(with_inside, (c, *programs.shown_backwards(c))))
+        return shown
+
+    def text(self, width: int = WIDTH) -> str:
+        """The report on one screen: at most 40 lines, of `width` columns (60 to 200)."""
+        return "\n".join(lines_of(self, width))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as dicts, lists, strings, numbers and None, for tools and for JSON.
+
+        docs/report.md has each field; `schema` is their version.
+        """
+        plain: dict[str, Any] = {"schema": SCHEMA, "ingot": ingot.__version__}
+        plain |= as_plain(self, PROPERTIES)
+        return plain
 
     def __str__(self) -> str:
-        head = head_lines(self) + break_lines(self.breaks, 9)
-        head += listed("compiled again because", self.recompiles, 5, "reason")
-        head += listed("fixed sizes", self.fixed_sizes, 4, "size")
-        head += listed("CUDA graphs", self.cuda_graphs, 4, "program")
-        head += listed("tuned", self.tuned, 4, "product")
-        guards = listed("guards", self.guards, 7, "guard")
-        kernels = kernel_lines(self.kernels, HEIGHT - len(head) - len(guards))
-        return "\n".join(shortened(line, WIDTH) for line in head + kernels + guards)
+        return self.text()
+
+
+PROPERTIES = {
+    **records.PROPERTIES,
+    **programs.PROPERTIES,
+    Report: ("graph_count", "break_count"),
+}
+"""What is plain data beside the fields of each record."""
+
+
+def complete_gradients(compilations: Sequence[Compilation]) -> None:
+    """Compiles the backwards that a report of these shows and nobody has asked for yet."""
+    for c in in_force(compilations):
+        complete(c)
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    sizes = [size for size in (one, other) if size is not None]
+    return max(sizes, default=None)
+
+
+def _of_kind(programs: Iterable[ProgramReport], kind: str) -> list[ProgramReport]:
+    """The programs of a kind, with what is inside of them, which follows."""
+    found, last = [], ""
+    for program in programs:
+        if program.kind != INSIDE:
+            last = program.kind
+        if last == kind:
+            found.append(program)
+    return found
+
+
+def kernels_of(programs: Iterable[ProgramReport]) -> list[KernelReport]:
+    """All of their kernels, in order."""
+    return list(itertools.chain(*[program.kernels for program in programs]))
+
+
+def _note_seconds(report: ProgramReport, rounds: Sequence[Sequence[float]]) -> None:
+    """Fills in the medians of what a program's kernels took, where each round has run it."""
+    if not rounds or any(len(round_) != len(report.kernels) for round_ in rounds):
+        return
+    if not any(map(any, rounds)):
+        return  # it did not run
+    medians = map(statistics.median, zip(*rounds))
+    report.kernels = [replace(kernel, seconds=s) for kernel, s in zip(report.kernels, medians)]
+
+
+def history_entry(c: Compilation) -> HistoryEntry:
+    """What came of a compilation."""
+    from ingot.kept.programs import FOUND
+
+    outcome, reason = "compiled", ""
+    if c.skipped is not None:
+        outcome, reason = "eager", str(c.skipped)
+    elif c.log.kept == FOUND:
+        outcome = "found"
+    if c.break_ is not None and not reason:
+        reason = str(c.break_)
+    seconds = sum(c.log.seconds.values())
+    return HistoryEntry(c.title, c.where, outcome, c.recompiled, reason, seconds, c.first_call)
 
 
 def extend_with_new(items: list[str], more: Iterable[str]) -> None:
@@ -229,9 +338,14 @@ def total_seconds(compilations: Iterable[Compilation]) -> dict[str, float]:
     """The seconds of each stage, in the order of the stages."""
     total: dict[str, float] = {}
     for c in itertools.chain(*map(with_inside, compilations)):
-        for name, seconds in c.log.seconds.items():
-            total[name] = total.get(name, 0.0) + seconds
+        add_seconds(total, c.log.seconds)
     return total
+
+
+def add_seconds(total: dict[str, float], more: Mapping[str, float]) -> None:
+    """Add the seconds of each stage to those of the same one."""
+    for name, seconds in more.items():
+        total[name] = total.get(name, 0.0) + seconds
 
 
 def recompiled_text(c: Compilation) -> str:
@@ -257,245 +371,3 @@ def replayed_texts(c: Compilation) -> list[str]:
 def tuned_texts(c: Compilation) -> list[str]:
     """A line for each product of a compilation, and of its gradients, that was measured."""
     return list(itertools.chain(*[program.log.tuned for program in (c, *backwards_of(c))]))
-
-
-def backwards_of(c: Compilation) -> list[Compilation]:
-    """The compilations of its gradients."""
-    return present((c.backward, *c.partial_backwards))
-
-
-def with_inside(c: Compilation) -> Iterator[Compilation]:
-    """The compilation, and each program of its branches and loops as one of its own."""
-    yield c
-    for log in c.log.inside:
-        yield from with_inside(replace(c, name=f"{c.name}, inside", log=log))
-
-
-def kernel_reports(compilation: Compilation) -> list[KernelReport]:
-    """One `KernelReport` per step of the plan, and of the plans inside of it."""
-    results = []
-    for c in with_inside(compilation):
-        if c.log.plan is not None:
-            for step in c.log.plan.steps:
-                results.append(kernel_report(step, c))
-    return results
-
-
-def kernel_report(step: KernelStep | LibraryStep, compilation: Compilation) -> KernelReport:
-    from ingot.explain.stages import function_name
-    from ingot.explain.traffic import step_bytes
-    from ingot.schedule.plan import KernelStep
-
-    assert compilation.log.plan is not None
-    reads, writes = step_bytes(step, compilation.log.plan.graph, compilation.sizes)
-    if isinstance(step, KernelStep):
-        name, kind, origin = step.kernel.name, "fused", step.kernel.origin
-        source = ""
-        if compilation.log.code is not None:
-            source = compilation.log.code.ir(step.kernel)
-    else:
-        name, kind, origin = function_name(step.node.function), "extern", step.node.origin
-        source = str(step.node.function)
-    return KernelReport(name, kind, origin.ops, reads, writes, source, origin.where)
-
-
-# -- text ------------------------------------------------------------------------------------------
-
-
-def head_lines(report: Report) -> list[str]:
-    """The function, the counts, memory and times: three lines."""
-    extern = len(report.kernels) - report.fused_count
-    kernels = plural(len(report.kernels), "kernel")
-    counts = [
-        plural(report.graph_count, "graph"),
-        plural(report.break_count, "break"),
-        f"{kernels} ({report.fused_count} fused, {extern} extern)",
-        plural(len(report.guards), "guard"),
-    ]
-    lines = [f"ingot: {report.name}  {place_text(report.where)}".rstrip(), f"  {', '.join(counts)}"]
-    figures = []
-    if report.peak_bytes is not None:
-        arena = ""
-        if report.arena_bytes is not None:
-            arena = f" (arena {size_text(report.arena_bytes)})"
-        figures.append(f"peak memory {size_text(report.peak_bytes)}{arena}")
-    if report.first_call is not None:
-        figures.append(f"first call {report.first_call:.3f} s")
-    if figures:
-        lines.append("  " + ", ".join(figures))
-    if report.stages:
-        times = ", ".join(f"{name} {seconds * 1e3:.1f}" for name, seconds in report.stages.items())
-        lines.append(f"  compiled in ms: {times}")
-    if report.kept:
-        lines.append(f"  {'; '.join(report.kept)}")
-    return lines
-
-
-def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
-    """Each break's place, function and reason, its line of code, and its hint; where they are many,
-    only the first."""
-    lines = []
-    for item in breaks:
-        lines.append(str(item))
-        code = code_at(f"{item.file}:{item.line}")
-        if code:
-            lines.append(f"    {code}")
-        if item.hint:
-            lines.append(f"    hint: {item.hint}")
-    if len(lines) <= room:
-        return lines
-    return cut(list(map(str, breaks)), room, "break")
-
-
-def kernel_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
-    """A table of kernels in at most `room` lines: the same kernel from the same line is one row
-    with its count."""
-    if not kernels or room < 4:
-        return []
-    heading = f"{'#':>4} {'':4} {'kind':<6} {'kernel':<26} {'reads':>9} {'writes':>9}"
-    lines = [f"{heading}  ops, and where they are"]
-    left = len(kernels)
-    for positions in alike(kernels):
-        row = kernel_row(kernels[positions[0]], positions[0] + 1, len(positions))
-        last = left == len(positions)
-        if len(lines) + len(row) + (not last) > room:
-            return [*lines, f"  ... and {plural(left, 'more kernel')}"]
-        lines += row
-        left -= len(positions)
-    return lines
-
-
-def alike(kernels: Sequence[KernelReport]) -> list[list[int]]:
-    """The positions of kernels, those of the same kernel from the same line together."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for position, kernel in enumerate(kernels):
-        groups.setdefault((kernel.kind, kernel.ops, kernel.where), []).append(position)
-    return list(groups.values())
-
-
-def sum_of_seconds(kernels: Iterable[KernelReport]) -> float:
-    return sum(kernel.seconds or 0.0 for kernel in kernels)
-
-
-def time_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
-    """What took how long, as measured, in at most `room` lines: slowest first, the same kernel from
-    the same line once. Nothing where nothing was measured."""
-    kernels = [kernel for kernel in kernels if kernel.seconds is not None]
-    total = max(sum_of_seconds(kernels), 1e-12)
-    rows = []
-    for positions in alike(kernels):
-        row = at(kernels, positions)
-        rows.append((sum_of_seconds(row), row[0], len(row)))
-    lines = []
-    for seconds, kernel, count in sorted(rows, key=lambda row: -row[0]):
-        figures = f"{seconds * 1e3:8.3f} ms {seconds / total:6.1%}  x{count:<3}"
-        name = f"{kernel.kind:<6} {shortened(kernel.name, 26):<26}"
-        lines.append(f"{figures} {name} {place_text(kernel.where)}".rstrip())
-    return cut(lines, room, "kernel")
-
-
-def kernel_row(kernel: KernelReport, number: int, count: int) -> list[str]:
-    """A kernel's figures, and below them the line of code it comes from."""
-    times = ""
-    if count > 1:
-        times = f"x{count}"
-    figures = f"{size_text(kernel.reads_bytes):>9} {size_text(kernel.writes_bytes):>9}"
-    name = f"{kernel.kind:<6} {shortened(kernel.name, 26):<26}"
-    row = f"{number:>4} {times:<4} {name} {figures}  {ops_text(kernel.ops)}"
-    code = f"{'':9} {place_text(kernel.where)}  {code_at(kernel.where)}".rstrip()
-    if kernel.where:
-        return [row, code]
-    return [row]
-
-
-def listed(heading: str, items: Sequence[str], room: int, noun: str) -> list[str]:
-    """A heading and the items below it, with short places, in at most `room` lines; nothing when
-    there are none."""
-    if not items:
-        return []
-    return [heading, *cut([f"  {short_places(item)}" for item in items], room - 1, noun)]
-
-
-def cut(lines: Sequence[str], room: int, noun: str) -> list[str]:
-    """The lines, or as many as fit with a last one that counts the rest."""
-    if len(lines) <= room:
-        return list(lines)
-    return [*lines[: room - 1], f"  ... and {plural(len(lines) - room + 1, f'more {noun}')}"]
-
-
-def ops_text(ops: Iterable[str]) -> str:
-    """Names of ops without their namespace and overload; one that repeats is counted."""
-    counts = Counter(op.split(".")[1] if "." in op else op for op in ops)
-    return ", ".join(op if count == 1 else f"{op} x{count}" for op, count in counts.items())
-
-
-def split_where(where: str) -> tuple[str, int]:
-    """("file", line) of "file:line"; ("", 0) for anything else."""
-    file, _, line = where.rpartition(":")
-    if file and line.isdigit():
-        return file, int(line)
-    return "", 0
-
-
-def place_text(where: str) -> str:
-    """ "file:line" with the file relative to the working directory when it is beneath it, else its
-    last two parts."""
-    file, line = split_where(where)
-    if not file:
-        return where
-    if os.path.isabs(file):
-        file = _beneath_here(file)
-    return f"{file}:{line}"
-
-
-def _beneath_here(file: str) -> str:
-    try:
-        relative = os.path.relpath(file)
-    except (OSError, ValueError):  # there is no working directory, or it is on another drive
-        relative = os.pardir
-    if relative.split(os.sep)[0] == os.pardir:
-        return os.path.join(*file.split(os.sep)[-2:])
-    return relative
-
-
-def short_places(text: str) -> str:
-    """The text with each "/path/file:line" in it shortened as `place_text` does."""
-    place = r"(?<!\S)(\(?)(/[^()]*?:\d+)(?!\d)"
-    return re.sub(place, lambda match: match[1] + place_text(match[2]), text)
-
-
-def code_at(where: str) -> str:
-    """The user's line of code at "file:line", stripped; "" where it cannot be read."""
-    file, line = split_where(where)
-    if not file:
-        return ""
-    try:
-        if os.path.exists(file) and not os.path.isfile(file):  # it may be an endless device
-            return ""
-        return linecache.getline(file, line).strip()
-    except ValueError:  # no file can have this name
-        return ""
-
-
-def size_text(count: int) -> str:
-    """Bytes for people: three digits and a binary unit."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1000:
-            if unit == "B" or size >= 100:
-                return f"{size:.0f} {unit}"
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} GiB"
-
-
-def plural(count: int, noun: str) -> str:
-    if count == 1:
-        return f"{count} {noun}"
-    return f"{count} {noun}s"
-
-
-def shortened(text: str, width: int) -> str:
-    if len(text) <= width:
-        return text
-    return text[: width - 3] + "..."

@@ -9,9 +9,13 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+import torch
+
 from ingot.compilation import Compilation
-from ingot.explain.report import code_at
-from ingot.explain.report import place_text as place_of
+from ingot.explain.programs import BACKWARD, ProgramReport, saved_reports
+from ingot.explain.records import StageReport, ValueReport
+from ingot.explain.text import code_at, ops_text, plural, size_text
+from ingot.explain.text import place_text as place_of
 from ingot.loops.expr import ZERO
 from ingot.loops.ir import View
 from ingot.loops.show import show
@@ -22,11 +26,24 @@ from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
 def show_captured(compilation: Compilation) -> str:
     """The graph's Python code, each line followed by the user's place."""
     module = compilation.captured.graph_module
+    return _with_places(module.code, module)
+
+
+def captured_code(module: torch.fx.GraphModule) -> tuple[str, dict[str, Any]]:
+    """The graph as a Python function `graph(*inputs)`, each line followed by the user's place; and
+    what the text names beside builtins. Tensors of the program's own are attributes of
+    `constants`."""
+    code = module.graph.python_code("constants")
+    text = re.sub(r"\bdef forward\(self(, )?", "def graph(", code.src, count=1)
+    return _with_places(text, module), {**code.globals, "constants": module}
+
+
+def _with_places(code: str, module: torch.fx.GraphModule) -> str:
     places = {}
     for node in module.graph.nodes:
         places[node.name] = node.meta.get("where", "")
     lines = []
-    for line in module.code.strip().splitlines():
+    for line in code.strip().splitlines():
         where = places.get(line.strip().partition(" ")[0], "")
         lines.append(f"{line}  # {where}" if where else line)
     return "\n".join(lines)
@@ -39,6 +56,45 @@ def show_guards(compilation: Compilation) -> str:
 def show_aten(compilation: Compilation) -> str:
     assert compilation.log.aten is not None
     return compilation.log.aten.code()
+
+
+def show_joint(compilation: Compilation) -> str:
+    """Forward and backward as one graph, before it was cut."""
+    cut, whole = compilation.log.partition, compilation.log.whole
+    assert cut is not None
+    text = cut.joint.aten.code()
+    if whole is not None:
+        left_out = whole.forward.left_out
+        text = f"# {plural(left_out, 'layer')} like the last one with such are left out\n{text}"
+    return text
+
+
+def show_partition(compilation: Compilation) -> str:
+    """What the forward saves for the backward, and what both compute; each with the reason."""
+    lines = ["saved by the forward"]
+    for value in saved_reports(compilation):
+        lines.append(f"  {value_text(value)}")
+    backward = compilation.backward
+    if backward is not None:
+        lines.append("computed again by the backward")
+        sizes, cut = compilation.sizes, compilation.log.partition
+        for value in ProgramReport.of(backward, BACKWARD, 0, sizes, cut).recomputed:
+            lines.append(f"  {value_text(value)}")
+    return "\n".join(lines)
+
+
+def value_text(value: ValueReport) -> str:
+    """A value that is saved, or computed again, on one line."""
+    times = ""
+    if value.count > 1:
+        times = f" x{value.count}"
+    op = ""
+    if value.op:
+        op = f" of {ops_text([value.op])}"
+    size = size_text(value.total_bytes)
+    return f"{value.name}{times}: {value.value}{op}, {size}, {value.why}  # {value.where}".rstrip(
+        " #"
+    )
 
 
 def show_loops(compilation: Compilation) -> str:
@@ -175,6 +231,8 @@ STAGES: dict[str, tuple[str, str, Callable[[Compilation], str]]] = {
     # name: (the field that must be there, the stage whose seconds head it, printer)
     "capture": ("captured", "capture", show_captured),
     "guards": ("captured", "capture", show_guards),
+    "joint": ("log.partition", "differentiate", show_joint),
+    "partition": ("log.partition", "differentiate", show_partition),
     "aten": ("log.aten", "trace", show_aten),
     "loops": ("log.loops", "lower", show_loops),
     "schedule": ("log.plan", "schedule", show_schedule),
@@ -184,26 +242,53 @@ STAGES: dict[str, tuple[str, str, Callable[[Compilation], str]]] = {
 }
 
 
-def why_missing(compilation: Compilation) -> str:
+OF_GRADIENTS = ("joint", "partition")
+"""The stages that only what records gradients passes."""
+
+OF_FUNCTIONS = ("capture", "guards", *OF_GRADIENTS)
+"""The stages whose texts have what is inside of branches and loops, and of gradients, in them."""
+
+
+def artefact(compilation: Compilation, name: str) -> str | None:
+    """The artefact of stage `name`, None where there is none."""
+    needs, _, printer = STAGES[name]
+    if attrgetter(needs)(compilation) is None:
+        return None
+    return printer(compilation)
+
+
+def why_missing(compilation: Compilation, name: str) -> str:
     """Why a compilation has no artefact of a stage."""
     if compilation.skipped is not None:
         return f"not reached: {compilation.skipped}"
+    if compilation.has_graph and name in OF_GRADIENTS:
+        return "no gradients are recorded here"
     if compilation.captured is None or compilation.has_graph:
         return "not reached"
     return "no tensor work here"
 
 
+def stage_report(compilation: Compilation, name: str) -> StageReport:
+    """The artefact of stage `name` (a key of `STAGES`), or why there is none; ValueError for an
+    unknown name."""
+    if name not in STAGES:
+        raise ValueError(f"no stage is called {name!r}; the stages are {', '.join(STAGES)}")
+    compilation.log.complete()
+    seconds = compilation.log.seconds.get(STAGES[name][1])
+    text, reason = artefact(compilation, name), ""
+    if text is None:
+        reason = why_missing(compilation, name)
+    return StageReport(name, compilation.title, seconds, text, reason)
+
+
 def stage_text(compilation: Compilation, name: str) -> str:
     """The artefact of stage `name` (a key of `STAGES`) under a heading; ValueError for an unknown
     name."""
-    if name not in STAGES:
-        raise ValueError(f"no stage is called {name!r}; the stages are {', '.join(STAGES)}")
-    needs, timed, printer = STAGES[name]
-    compilation.log.complete()
-    seconds = compilation.log.seconds.get(timed)
-    heading = f"# == {name} of {compilation.title}"
-    if seconds is not None:
-        heading += f" ({seconds * 1e3:.1f} ms)"
-    if attrgetter(needs)(compilation) is None:
-        return f"{heading}\n# {why_missing(compilation)}"
-    return f"{heading}\n{printer(compilation)}"
+    report = stage_report(compilation, name)
+    heading = f"# == {name} of {report.program}"
+    if report.seconds is not None:
+        heading += f" ({report.seconds * 1e3:.1f} ms)"
+    text = report.text
+    if text is None:
+        text = f"# {report.reason}"
+    return f"{heading}\n{text}"

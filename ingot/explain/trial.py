@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ingot.explain import measure
 from ingot.explain.loading import Target, seed
-from ingot.explain.report import Report
+from ingot.explain.records import as_plain
+from ingot.explain.report import SCHEMA, Report
 from ingot.explain.state import state_of
 from ingot.torch_private import tree_flatten
 
@@ -54,6 +55,23 @@ class Trial:
     first_call: float
     eager_peak: int
     report: Report
+    gradients: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data, for JSON: docs/report.md has each field."""
+        low, middle, high = self.speedup
+        return {
+            "schema": SCHEMA,
+            "target": self.target.spec,
+            "gradients": self.gradients,
+            "eager_seconds": self.eager_seconds.tolist(),
+            "ingot_seconds": self.ingot_seconds.tolist(),
+            "speedup": [low, middle, high],
+            "first_call": self.first_call,
+            "eager_peak_bytes": self.eager_peak,
+            "comparison": as_plain(self.comparison),
+            "report": self.report.to_dict(),
+        }
 
     @property
     def speedup(self) -> tuple[float, float, float]:
@@ -137,7 +155,9 @@ def _tried(
     step("peak memory")
     peak = measure.peak_bytes(calls["eager"], inputs, device)
     first_call = ingot.seconds
-    return Trial(target, comparison, seconds["eager"], seconds["ingot"], first_call, peak, report)
+    return Trial(
+        target, comparison, seconds["eager"], seconds["ingot"], first_call, peak, report, train
+    )
 
 
 def _side(target: Target, wrap: Compile, train: bool) -> Side:

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ingot import events
 from ingot.built import Built
 from ingot.collection import paused_collection
 from ingot.compilation import Compilation, Log
@@ -96,6 +97,7 @@ class Backwards:
         self._compilation, self._build = compilation, build
         self._name = f"{compilation.name}, backward"
         self._whole = compilation.backward = self._new_compilation(self._name, cut.backward)
+        self._whole.log.compile_again = self._compile_for_report
         self._program: Backward | None = None
         self._built = list[Built]()
         # choices of inputs that have programs of their own
@@ -103,6 +105,10 @@ class Backwards:
 
     def _new_compilation(self, name: str, aten: AtenGraph) -> Compilation:
         return Compilation(name, self._compilation.where, log=Log(aten=aten))
+
+    def _compile_for_report(self, log: Log) -> None:
+        """Has a report show the backward of all tangents, which nobody may have asked for yet."""
+        _ = self._run_whole
 
     def saved_for(self, tangents: Sequence[int]) -> frozenset[int]:
         """Which of the saved values the backward of these tangents may read."""
@@ -275,6 +281,8 @@ class Backwards:
             return self._compiled(aten, compilation)
         except Exception as problem:  # the forward has run: eager's operations, one by one
             compilation.skipped = unsupported_by(problem)
+            title, where, of = compilation.title, compilation.where, self._compilation.event
+            events.note_reason(events.FALLBACK, title, where, compilation.skipped, of)
             by_eager = run_in_eager(aten)
             if isinstance(problem, Unsupported):
                 return by_eager
@@ -282,7 +290,10 @@ class Backwards:
 
     @serial
     def _compiled(self, aten: AtenGraph, compilation: Compilation) -> Backward:
-        with paused_collection():
+        of = self._compilation.event
+        span = events.Span(events.BACKWARD, compilation.title, compilation.where, of)
+        compilation.event = span.id
+        with span, paused_collection():
             built = self._build(aten, compilation.log)
         self._built.append(built)
         natives = [built.program.native]

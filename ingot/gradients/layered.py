@@ -58,6 +58,16 @@ class Whole:
             whole.inputs(gradient_inputs_of(cut, [k]))
         return whole
 
+    @property
+    def copies(self) -> tuple[int, ...]:
+        """How many of the program's saved values each one of the graph stands for, itself
+        included."""
+        counts = [1] * len(self.saved_at)
+        for row in self.saved_rows:
+            last = self.saved_at.index(row[len(row) - self.forward.left_out - 1])
+            counts[last] += self.forward.left_out
+        return tuple(counts)
+
     def backward(self, aten: AtenGraph, gradient_inputs: Sequence[int]) -> Layers:
         """What the graph of a backward leaves out, that gives the gradients of some inputs of the
         forward's graph."""
@@ -202,7 +212,7 @@ def show_whole(log: Log, whole: Callable[[], AtenGraph], lower: Lower) -> None:
 
     def show(log: Log) -> None:
         log.aten = aten = whole()
-        log.loops = lower(aten)
+        log.loops, log.longer = lower(aten), True
 
     log.compile_again = show
 

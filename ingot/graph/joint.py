@@ -49,6 +49,9 @@ from ingot.loops.training_contract import (
 from ingot.sequences import are_present, at, present
 from ingot.torch_private import DisableTorchDispatch, engine_run_backward
 
+TANGENT = "tangent_"
+"""What the names of tangents begin with, in joint graphs and in backwards."""
+
 
 @dataclass(frozen=True)
 class JointGraph:
@@ -269,7 +272,7 @@ def _trace(
         readable = _Readable(recorder, forward, differentiable)
         tangents: list[Any] = []
         for k, head in zip(differentiable, heads):
-            tangents.append(recorder.input(f"tangent_{k}", _tangent_of(head)))
+            tangents.append(recorder.input(f"{TANGENT}{k}", _tangent_of(head)))
         requiring = _requiring_gradients(forward.leaves)
         if choice.inputs is not None:
             requiring = [k for k in requiring if k in choice.inputs]

@@ -21,7 +21,7 @@ def repeated(aten: AtenGraph, layers: Layers) -> Repeated[Node]:
     tell that."""
     kinds, names, writes = [], [], []
     numbers: dict[Any, int] = {}
-    for node in _items(aten):
+    for node in items_of(aten):
         operands: list[Node] = []
         torch.fx.node.map_arg((node.args, node.kwargs), operands.append)
         key: list[Any] = [node.op, node.target, len(node.args)]
@@ -47,7 +47,7 @@ def in_all_layers(aten: AtenGraph, some: Layers) -> AtenGraph:
         node.meta = dict(which.name.meta)
         if aten.inputs.index(which.name) in aten.lends:
             lends.append(k)
-    nodes = _items(aten)
+    nodes = items_of(aten)
     for k, names in layers.items():
         node = nodes[k]
         copies[names[node]] = copied(graph, node, lambda name: copies[names[name]])  # noqa: B023
@@ -65,6 +65,6 @@ def in_all_layers(aten: AtenGraph, some: Layers) -> AtenGraph:
     return longer
 
 
-def _items(aten: AtenGraph) -> list[Node]:
+def items_of(aten: AtenGraph) -> list[Node]:
     """The nodes that compute something."""
     return [node for node in aten.graph.nodes if node.op in ("call_function", "get_attr")]

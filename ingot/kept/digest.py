@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ingot.options import Options
 
 _CPU = torch.device("cpu")
-_WITHOUT_EFFECT = frozenset({"INGOT_CACHE_DIR", "INGOT_DEBUG"})
+_WITHOUT_EFFECT = frozenset({"INGOT_CACHE_DIR", "INGOT_DEBUG", "INGOT_TRACE"})
 """Variables that decide nothing about a program."""
 
 

@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ingot import events
 from ingot.built import Built, CompiledGraph, Risks, generator_of
 from ingot.capture.inner_calls import unwatched
 from ingot.codegen.store import Store, store_in
@@ -83,6 +84,7 @@ def found_or_compiled(
         else:
             if isinstance(known, KeptProgram):
                 log.kept = FOUND
+                events.note(events.FOUND, compilation.title, compilation.where)
                 return known.run, known.risks
             key = known
     run, built = compile_(compilation)
@@ -190,6 +192,11 @@ class _Again:
         self.question, self.answer = question, question.answer()
         self._compiled: tuple[CompiledGraph, Compilation] | None = None
 
+    @property
+    def forward(self) -> Compilation:
+        """The compilation whose program was found."""
+        return self._compilation
+
     @serial
     def compiled(self) -> tuple[CompiledGraph, Compilation]:
         """The programs, made once, and what is known of them."""
@@ -205,16 +212,28 @@ class _Again:
         """What the forward's program went through."""
         return self.compiled()[0].built
 
-    def offer(self, native: Any) -> None:
-        """Has a report compile the graph, to show what it went through."""
-        self._compilation.log.compile_again = functools.partial(self._fill, native)
+    def offer(self, run: Any, native: Any) -> None:
+        """Has a report compile the graph of what runs it, to show what it went through."""
+        self._compilation.log.compile_again = functools.partial(self._fill, run, native)
 
-    def _fill(self, native: Any, log: Log) -> None:
+    def _fill(self, run: Any, native: Any, log: Log) -> None:
         """Fills in the log of the program that was found, which is `native`."""
         _, again = self.compiled()
         log.fill(again.log, native)
-        self._compilation.backward = again.backward
+        backward = self._compilation.backward = again.backward
         self._compilation.partial_backwards = again.partial_backwards
+        if backward is not None:
+            backward.log.then(functools.partial(_take_native, run))
+
+
+def _take_native(run: Any, log: Log) -> None:
+    """Has the log of a backward name the program that runs it, if that was found."""
+    from ingot.runtime.training import training_program_of
+
+    program = training_program_of(run)
+    native = getattr(program.backwards, "native", None) if program is not None else None
+    if native is not None:
+        log.replace_native(native)
 
 
 def _restored(again: _Again, key: str, program: Any) -> KeptProgram | str:
@@ -238,11 +257,11 @@ def _restored(again: _Again, key: str, program: Any) -> KeptProgram | str:
             whole.require_like(training, question.sizes)
             return whole
 
-        run = training_program(native, training, question.sizes, key, whole)
+        run = training_program(native, training, question.sizes, key, whole, again.forward)
     if windows is not None:
         from ingot.kept.contracts import with_windows
 
         run = with_windows(run, windows, question.sizes)
     question.take(answer)
-    again.offer(native)
+    again.offer(run, native)
     return KeptProgram(run, native, risks)

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ingot import events
 from ingot.built import Built
 from ingot.codegen.store import store_in
 from ingot.compilation import Compilation
@@ -81,6 +82,7 @@ def training_program(
     sizes: Sizes,
     key: str,
     whole: Callable[[], Whole],
+    compilation: Compilation,
 ) -> TrainingProgram:
     """The program of a forward that was kept under this key, of what `told_training` gave; `whole`
     compiles the graph once more."""
@@ -90,10 +92,12 @@ def training_program(
     def compile_vjp(kinds: Kinds, inputs: Inputs) -> CompiledGradients:
         return whole().program.higher_order.compile_vjp(kinds, inputs)
 
+    backwards = KeptBackwards(key, contract, about_backwards, whole)
+    backwards.forward = compilation
     return TrainingProgram(
         forward,
         contract,
-        KeptBackwards(key, contract, about_backwards, whole),
+        backwards,
         HigherOrderProgram(compile_vjp, contract, *about_gradients),
     )
 
@@ -113,6 +117,8 @@ class KeptBackwards:
         self.recomputes, self.has_effects, self._reads = about
         self.tangents = tangents_by_sizes(contract)
         self._key, self._whole = key, whole
+        self.native: Any = None  # what runs the backward of all tangents, if it was found
+        self.forward: Compilation | None = None  # if that was found
 
     def saved_for(self, tangents: Sequence[int]) -> frozenset[int]:
         """Which of the saved values the backward of these tangents may read."""
@@ -128,7 +134,10 @@ class KeptBackwards:
         form = form_of(lambda: self._again(demand))
         known = found(store, key, functools.partial(_restored, form))
         if known is not None:
-            return known
+            if demand.is_whole:
+                self.native = known.native
+            self._note_found()
+            return known.compiled
         whole = self._whole()
         compiled: CompiledBackward = whole.backwards.compile(demand)
         built = whole.backwards.built_of(compiled)
@@ -145,6 +154,12 @@ class KeptBackwards:
         built: Built | None = backwards.built_of(backwards.compile(demand))
         assert built is not None  # it has launched a kernel
         return built
+
+    def _note_found(self) -> None:
+        forward = self.forward
+        if forward is not None:
+            title = f"{forward.title}, backward"
+            events.note(events.FOUND, title, forward.where, forward.event)
 
     def graph(self, demand: Demand, sizes: tuple[int, ...] | None) -> BackwardGraph | None:
         """The same as a graph."""
@@ -163,6 +178,7 @@ class Keeping(KeptBackwards):
         self.own = whole.backwards
         about = self.own.recomputes, self.own.has_effects, ()
         super().__init__(key, contract, about, lambda: whole)
+        self.forward = whole.compilation
 
     def saved_for(self, tangents: Sequence[int]) -> frozenset[int]:
         saved: frozenset[int] = self.own.saved_for(tangents)
@@ -179,8 +195,15 @@ def _content(compiled: CompiledBackward, built: Built, compilation: Compilation)
     return contents_of(name, compilation.where, count_of(code), program)
 
 
-def _restored(form: Callable[[int, int], Any], program: Any) -> CompiledBackward:
+class _Restored(NamedTuple):
+    """A backward that was found, and the native program that runs it."""
+
+    compiled: CompiledBackward
+    native: Any
+
+
+def _restored(form: Callable[[int, int], Any], program: Any) -> _Restored:
     description, code, gradient_inputs = program
     native = native_program(description, code, form)
     native.lays_out = lazy_keys()  # a hook may have replaced what was saved
-    return CompiledBackward(native.consume, gradient_inputs)
+    return _Restored(CompiledBackward(native.consume, gradient_inputs), native)

@@ -15,7 +15,7 @@ import torch
 
 from ingot.loops.expr import Expr, Symbol
 
-Role = Literal["input", "output", "kept", "memory"]
+Role = Literal["input", "output", "kept", "memory", "both"]
 
 GradientState = Literal["none", "computed", "unreached"]
 
@@ -38,7 +38,8 @@ class Slot(NamedTuple):
     """A value of the forward, by its role and its position among the values of that role.
 
     An "input" or an "output"; "kept" is a further result, for the backward alone; "memory" is what
-    the output at this position is a view of.
+    the output at this position is a view of. "both" is none of these: forward and backward compute
+    it, each for itself.
     """
 
     role: Role

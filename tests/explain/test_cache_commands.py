@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -185,3 +186,24 @@ def test_the_reader_of_the_list_may_leave(root: Path) -> None:
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_as_json(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One document each, with the same exit status."""
+
+    def document(status: int, *argv: Any) -> Any:
+        assert cache(*argv, "--json", "--folder", root) == status
+        text = capsys.readouterr().out
+        assert text.count("\n") == 1
+        return json.loads(text)
+
+    saved = document(0, "save", tmp_path / "saved")
+    assert saved == {"schema": 1, "pieces": COUNT, "file": str(tmp_path / "saved")}
+    path = damage(root)
+    listed = document(0, "ls")
+    assert {file["kind"] for file in listed["files"]} == SAMPLES.keys()
+    assert listed["files"][0].keys() == {"kind", "key", "bytes", "last_used", "text"}
+    verified = document(1, "verify")
+    assert verified["sound"] == COUNT - 1 and verified["damaged"][0]["name"] == path.name
+    assert verified.keys() == {"schema", "sound", "damaged", "removed", "foreign", "partial"}
+    assert document(0, "clear")["removed"] == COUNT

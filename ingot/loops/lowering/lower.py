@@ -92,7 +92,7 @@ class _Walk:
         elif node.op == "get_attr":
             self.values[node] = self.constant(node)
         elif node.op == "call_function":
-            self.lw.origin = Origin.of(str(node.target), node.meta.get("where", ""))
+            self.lw.origin = Origin.of(str(node.target), node.meta.get("where", ""), node.name)
             self.lw.may_raise = node.meta.get("may_raise", False)
             self.stand_beside(node)
             if self.unchecked and acts(node.target):

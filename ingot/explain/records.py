@@ -1,0 +1,221 @@
+"""What a report is made of: small records, and each as plain data for tools.
+
+`as_plain` gives dicts, lists, strings, numbers and None of them; docs/report.md has every field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from ingot.errors import Unsupported
+from ingot.explain.text import code_around, place_text, split_where
+
+INTERNAL: Mapping[str, Any] = MappingProxyType({"internal": True})
+"""Metadata of a field that is no plain data."""
+
+
+@dataclass(frozen=True)
+class CodeLine:
+    """A line of the user's file."""
+
+    line: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Break:
+    """A place, in `function`, where a graph ends.
+
+    The instruction runs for real, and what follows is another graph or, where `eager` says so, runs
+    in eager. `file` is "" and `line` 0 where they are not known. `id` is that of the reason, a row
+    of docs/limits.md.
+    """
+
+    reason: str
+    file: str = ""
+    line: int = 0
+    hint: str = ""
+    function: str = ""
+    eager: bool = False
+    id: str = field(default="", compare=False)
+
+    @staticmethod
+    def of(why: Unsupported, function: str, eager: bool) -> Break:
+        file, line = split_where(why.where)
+        name = why.function or function
+        return Break(why.reason, file, line, why.hint, name, eager, why.why.id)
+
+    @property
+    def code(self) -> list[CodeLine]:
+        """The line, and those around it, as far as the file can be read."""
+        return [CodeLine(*line) for line in code_around(f"{self.file}:{self.line}")]
+
+    def __str__(self) -> str:
+        text = "in eager from " if self.eager else "break at "
+        text += place_text(f"{self.file}:{self.line}") if self.file else "an unknown place"
+        if self.function:
+            text += f" in {self.function}"
+        return f"{text}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """One step of a program: a kernel of Ingot's, or a call of a library.
+
+    `ops` are ATen names, `nodes` those of the ATen graph's nodes, beside the ops. `where` is the
+    first of the user's `lines`, "file:line", and `modules` are paths as `self.blocks[0]`. `loops`
+    is its loop IR; `source` is LLVM IR, or the name of the library function. `buffers_read` and
+    `buffers_written` name rows of the program's memory. `seconds` is the median of what it took in
+    the calls that `Report.measure` made.
+    """
+
+    name: str
+    kind: str  # "fused" or "extern"
+    ops: tuple[str, ...]
+    reads_bytes: int
+    writes_bytes: int
+    source: str = field(repr=False)
+    where: str = ""
+    seconds: float | None = None
+    lines: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    buffers_read: tuple[str, ...] = ()
+    buffers_written: tuple[str, ...] = ()
+    loops: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """A node of a graph. `op` is "input", "constant" or the name of what it calls; `inputs` are
+    nodes; `values` say what it gives, as "float32[4, 8]". An input's `source` is the user's path to
+    it."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    where: str = ""
+    module: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class BufferReport:
+    """A block of memory over one call of a program.
+
+    `place` is "input", "constant", "arena", "small" (in the arena as well), "output", "own" (memory
+    of its own) or "library"; `offset` is in bytes from the arena's start, None elsewhere. The
+    kernels number `first` to `last` use it, counted from 0; what outlives the call, and what is
+    there before it, is used by the first and by all to the end.
+    """
+
+    name: str
+    value: str
+    bytes: int
+    place: str
+    offset: int | None
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class ValueReport:
+    """A value that crosses from a forward to its backward, or that both compute.
+
+    `kind` is "input" or "output", which are there anyway, "kept" of what is in memory for the
+    backward alone, or "both". `count` values are alike, each of so many `bytes`. `why` is a clause
+    that begins with "it" or "that".
+    """
+
+    name: str
+    kind: str
+    op: str
+    value: str
+    bytes: int
+    count: int
+    where: str
+    module: str
+    why: str
+
+    @property
+    def total_bytes(self) -> int:
+        return self.bytes * self.count
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """What a stage of the compiler made of a program; `text` is None where there is nothing, for
+    this `reason`. `seconds` are those of the stage."""
+
+    stage: str
+    program: str
+    seconds: float | None
+    text: str | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """One compilation, oldest first.
+
+    `outcome` is "compiled", "found" (a program that an earlier process kept), or "eager".
+    `changed` says which fact differed from the entry that is closest, "" at the first. `seconds` is
+    the time of all its stages, `first_call` that of the call that it was compiled for, if one ran.
+    """
+
+    name: str
+    where: str
+    outcome: str
+    changed: str
+    reason: str
+    seconds: float
+    first_call: float | None
+
+
+PROPERTIES: Mapping[type, tuple[str, ...]] = {
+    Break: ("code",),
+    ValueReport: ("total_bytes",),
+}
+"""What is plain data beside the fields of a record; other rooms of the report add theirs."""
+
+
+def as_plain(thing: Any, properties: Mapping[type, tuple[str, ...]] = PROPERTIES) -> Any:
+    """Records, and containers of them, as dicts, lists, strings, numbers and None. `INTERNAL`
+    fields stay out, and a number that JSON has not is None."""
+    if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
+        plain = {}
+        for name in plain_fields(type(thing), properties):
+            plain[name] = as_plain(getattr(thing, name), properties)
+        return plain
+    if isinstance(thing, Mapping):
+        plain = {}
+        for key, value in thing.items():
+            plain[str(key)] = as_plain(value, properties)
+        return plain
+    if isinstance(thing, (list, tuple)):
+        items = []
+        for item in thing:
+            items.append(as_plain(item, properties))
+        return items
+    if isinstance(thing, float) and not math.isfinite(thing):
+        return None
+    if thing is None or isinstance(thing, (bool, int, float, str)):
+        return thing
+    return str(thing)
+
+
+def plain_fields(
+    record: type, properties: Mapping[type, tuple[str, ...]] = PROPERTIES
+) -> tuple[str, ...]:
+    """The names of what `as_plain` gives of a record."""
+    names = []
+    for each in dataclasses.fields(record):
+        if not each.metadata.get("internal"):
+            names.append(each.name)
+    return (*names, *properties.get(record, ()))
