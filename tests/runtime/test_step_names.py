@@ -290,7 +290,7 @@ def test_a_place_is_its_line() -> None:
 
 @pytest.mark.parametrize("place", ["a.py:3", Place("a.py:3", "relu")])
 def test_origins_keep_each_call_once(place: Any) -> None:
-    origin = Origin.of("aten.relu.default", place)
+    origin = Origin.of("aten.relu.default", place, "relu_1")
     merged = Origin(()).merged(origin, Origin(("aten.add.Tensor",), "b.py:1", ("add",)), origin)
     assert merged.where == "a.py:3"
     assert merged.ops == ("aten.relu.default", "aten.add.Tensor", "aten.relu.default")
