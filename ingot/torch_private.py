@@ -312,6 +312,7 @@ wrap_for_grad = find("torch._C._functorch._wrap_for_grad")
 # -- functions -------------------------------------------------------------------------------------
 
 registered_kernels = find("torch.library._impls", optional=True)
+shape_rules = find("torch._decomp.meta_table", optional=True)
 VariableFunctions = find("torch._C._VariableFunctions")
 pack_padded_sequence = find("torch._pack_padded_sequence")
 pad_packed_sequence = find("torch._pad_packed_sequence")

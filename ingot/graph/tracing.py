@@ -34,10 +34,11 @@ def trace(
     fakes: Sequence[Any],
     context: FakeContext,
     frozen: Mapping[int, torch.Tensor] = MappingProxyType({}),
-    simplify: Callable[[AtenGraph], None] = run_passes,
+    simplify: Callable[[AtenGraph], None] | None = None,
 ) -> AtenGraph:
     """The functional ATen graph of `gm`, whose placeholders stand for `fakes` in order, after all
-    passes. Those at the positions in `frozen` always have these values. `simplify` runs the passes.
+    passes, or what `simplify` does instead. Those at the positions in `frozen` always have these
+    values.
 
     Raises Unsupported, with the user's line, for what has no functional form or depends on data.
     """
@@ -51,7 +52,7 @@ def trace(
         outputs = run_nodes(gm, tracer, inputs)
     aten_graph = tracer.finish(outputs)
     freeze(aten_graph, frozen)
-    simplify(aten_graph)
+    (simplify or run_passes)(aten_graph)
     return aten_graph
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from ingot.errors import EagerRaises, Unsupported, unsupported
 from ingot.graph import geometry
@@ -25,6 +26,7 @@ from ingot.torch_private import (
     OpOverload,
     aten,
     dispatch_has_kernel_for_dispatch_key,
+    shape_rules,
     tree_map_only,
 )
 
@@ -250,10 +252,23 @@ def runs_on_cpu(op: OpOverload) -> bool:
     return any(has_kernel(op.name(), key) for key in keys) or not has_kernel(op.name(), "CUDA")
 
 
+class _Layouts(TorchFunctionMode):
+    """Says how a tensor like another lies, where torch's shape rules ask. Torch's own answer
+    imports SymPy, which takes a second or two."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Args = (), kwargs: Any = None) -> Any:
+        if func is torch.empty_like and len(args) == 1 and not kwargs:
+            (like,) = args
+            return like.new_empty_strided(like.shape, geometry.preserved(like))
+        return func(*args, **(kwargs or {}))
+
+
 def torchs_own(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """What torch predicts of an op that cannot be tried out here."""
+    rule = shape_rules.get(op, op) if isinstance(shape_rules, dict) else op
     try:
-        return op(*args, **kwargs)
+        with _Layouts():
+            return rule(*args, **kwargs)
     except NotImplementedError as error:
         raise unsupported("no-shape-rule", f"{op} has no shape rule") from error
 
