@@ -13,7 +13,6 @@ import logging
 import os
 import threading
 import time
-import warnings
 from collections import Counter
 from typing import Any
 
@@ -134,9 +133,9 @@ def _emit(
         _causes[kind][cause] += 1
     _counts[kind] += 1
     log = logging.getLogger(_LOGGERS[kind])
-    if log.isEnabledFor(logging.INFO):
+    if log.isEnabledFor(logging.DEBUG):
         shown = [f"{name}={value}" for name, value in facts.items() if value not in ("", None)]
-        log.info("%s of %s at %s: %s", kind, function, where or "?", ", ".join(shown))
+        log.debug("%s of %s at %s: %s", kind, function, where or "?", ", ".join(shown))
     if _file is None:
         return
     event = {"event": kind, "time": begin, "id": id, "parent": parent}
@@ -209,15 +208,14 @@ _warned = set[tuple[str, str]]()
 
 
 def warn(cause: str, message: str, where: str = "") -> None:
-    """A RuntimeWarning, once for each cause and place, at the user's "file:line"."""
+    """A warning of the logger `ingot`, once for each cause and place.
+
+    It is none of `warnings`: the program may record those, or have them raised.
+    """
     if (cause, where) in _warned:
         return
     _warned.add((cause, where))
-    file, _, line = where.rpartition(":")
-    if file and line.isdigit():
-        warnings.warn_explicit(message, RuntimeWarning, file, int(line), module="ingot")
-    else:
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    logging.getLogger("ingot").warning("%s", f"{where}: {message}" if where else message)
 
 
 trace_to(os.environ.get(VARIABLE))
