@@ -116,7 +116,7 @@ def note_stage(function: str, stage: str, seconds: float) -> None:
     """How long a stage of the compiler took, for the stage's logger."""
     log = logging.getLogger(f"ingot.{stage.replace(' ', '_')}")
     if log.isEnabledFor(logging.DEBUG):
-        log.debug("%s: %s took %.1f ms", function, stage, seconds * 1e3)
+        log.debug("%s: %s took %.1f ms", encodable(function), stage, seconds * 1e3)
 
 
 def _emit(
@@ -135,13 +135,20 @@ def _emit(
     log = logging.getLogger(_LOGGERS[kind])
     if log.isEnabledFor(logging.DEBUG):
         shown = [f"{name}={value}" for name, value in facts.items() if value not in ("", None)]
-        log.debug("%s of %s at %s: %s", kind, function, where or "?", ", ".join(shown))
+        message = f"{kind} of {function} at {where or '?'}: {', '.join(shown)}"
+        log.debug("%s", encodable(message))
     if _file is None:
         return
     event = {"event": kind, "time": begin, "id": id, "parent": parent}
     place = {"pid": os.getpid(), "thread": threading.get_native_id()}
     what = {"function": function, "where": where}
     _file.write(json.dumps(event | place | what | facts, default=str) + "\n")
+
+
+def encodable(text: str) -> str:
+    """The text, with escapes for what UTF-8 has no bytes for, as names of files may have it. The
+    handlers of loggers write to files and sockets, which refuse it."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _new_id() -> str:
@@ -215,7 +222,8 @@ def warn(cause: str, message: str, where: str = "") -> None:
     if (cause, where) in _warned:
         return
     _warned.add((cause, where))
-    logging.getLogger("ingot").warning("%s", f"{where}: {message}" if where else message)
+    text = f"{where}: {message}" if where else message
+    logging.getLogger("ingot").warning("%s", encodable(text))
 
 
 trace_to(os.environ.get(VARIABLE))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import keyword
+import logging
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -76,12 +77,14 @@ def program(lines: int = 0, **names: Any) -> FunctionType:
 
 def runs_as_in_eager(function: FunctionType, caplog: pytest.LogCaptureFixture) -> None:
     x = torch.randn(3, 4)
-    torch.testing.assert_close(ingot.compile(function)(x), function(x))
-    report = ingot.explain(function)(x)
-    assert str(report) and report.break_count
-    for stage in ("capture", "guards", "aten", "loops", "schedule", "llvm"):
-        report.stage(stage)
+    with caplog.at_level(logging.DEBUG, "ingot"):
+        torch.testing.assert_close(ingot.compile(function)(x), function(x))
+        report = ingot.explain(function)(x)
+        assert str(report) and report.break_count
+        for stage in ("capture", "guards", "aten", "loops", "schedule", "llvm"):
+            report.stage(stage)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert caplog.text.encode("utf-8")  # as a handler that writes to a file has it
 
 
 @pytest.mark.parametrize("number", range(len(FILES)))

@@ -29,6 +29,7 @@ from ingot.debugging.comparing import Comparison
 from ingot.debugging.inputs import RandomState, copies
 from ingot.debugging.made_inputs import HELPER, Facts
 from ingot.errors import GraphBreakError, ReproError
+from ingot.events import encodable
 from ingot.graph.symbols import to_expr
 from ingot.options import Options
 
@@ -364,4 +365,4 @@ def told_of_error(error: Exception, captured: Captured, options: Options, title:
     kind = type(error).__name__
     file = written_on_request(lambda: repro_of(captured, options, title, shows=kind), title)
     if file is not None:
-        log.error("%s: a script that shows the %s: %s", title, kind, file)
+        log.error("%s: a script that shows the %s: %s", encodable(title), kind, file)

@@ -23,6 +23,7 @@ from ingot.debugging.locating import Compile, Located, locate
 from ingot.debugging.naming import NotWritable
 from ingot.debugging.repro import Repro, written_on_request
 from ingot.errors import DifferenceWarning, mark_of_hooks
+from ingot.events import encodable
 from ingot.explain.text import code_at
 from ingot.graph import python_random
 from ingot.native import _native
@@ -52,7 +53,8 @@ def verified(target: Target, captured: Captured, program: Program, calls: int) -
         _refuse_effects(graph, captured)
         case = case_of(graph)
     except NotWritable as reason:
-        log.warning("%s (%s) is not verified: %s", program.title, program.where, reason)
+        name = encodable(f"{program.title} ({program.where})")
+        log.warning("%s is not verified: %s", name, reason)
         return target
     return Verified(target, case, program, calls)
 
@@ -83,7 +85,7 @@ class Verified:
             actual = comparison.outcome(self.target)
             found = comparison.between(actual)
         except Exception as error:  # a tensor that cannot be copied, or no memory for it
-            log.warning("%s is not verified: %r", self.program.title, error)
+            log.warning("%s is not verified: %r", encodable(self.program.title), error)
             self.calls = 0
             return self.target(*inputs)
         finally:
