@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import keyword
 import logging
+import warnings
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -76,13 +77,22 @@ def program(lines: int = 0, **names: Any) -> FunctionType:
 
 
 def runs_as_in_eager(function: FunctionType, caplog: pytest.LogCaptureFixture) -> None:
+    """What fails is told without frames, and warnings without their places: pytest looks for such
+    files, and a worker of it sends their names as UTF-8."""
     x = torch.randn(3, 4)
-    with caplog.at_level(logging.DEBUG, "ingot"):
-        torch.testing.assert_close(ingot.compile(function)(x), function(x))
-        report = ingot.explain(function)(x)
-        assert str(report) and report.break_count
-        for stage in ("capture", "guards", "aten", "loops", "schedule", "llvm"):
-            report.stage(stage)
+    with caplog.at_level(logging.DEBUG, "ingot"), warnings.catch_warnings(record=True) as warned:
+        try:
+            torch.testing.assert_close(ingot.compile(function)(x), function(x))
+            report = ingot.explain(function)(x)
+            assert str(report) and report.break_count
+            for stage in ("capture", "guards", "aten", "loops", "schedule", "llvm"):
+                report.stage(stage)
+        except Exception as error:
+            failure: str | None = ascii(error)
+        else:
+            failure = None
+    assert failure is None
+    assert not [ascii(warning.message) for warning in warned]
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
     assert caplog.text.encode("utf-8")  # as a handler that writes to a file has it
 
