@@ -59,7 +59,7 @@ def scored_attention(
     products = _products(lw, [(query, key)], at, by_keys=False)
     column = loop_symbol("n", value.sizes[2])
     right = _operand(lw, value, (at.number, at.key, column))
-    parts = _parts(at, FEWEST_BLOCKS if lw.target.has_registers else FEWEST_ROWS)
+    parts = _parts(lw, at)
     if parts is not None:
         weights = Weights(products, body, True, False)
         return _attention_in_parts(lw, outs, at, parts, column, right, weights, zero_rows)
@@ -74,7 +74,8 @@ def scored_attention(
     return _contraction(lw, outs[0], at, rows, column, right, weights), of_logarithms
 
 
-def _parts(at: _Point, fewest: int) -> Parts | None:
+def _parts(lw: Lowering, at: _Point) -> Parts | None:
+    fewest = FEWEST_BLOCKS if lw.target.has_registers else FEWEST_ROWS
     batch = product(extents_of(at.batch)).constant or 0
     return parts_of(batch, at.query.extent.constant or 0, at.key.extent.constant or 0, fewest)
 
@@ -85,25 +86,33 @@ def _attention_in_parts(
 ) -> tuple[LoopTensor, LoopTensor | None]:  # fmt: skip
     """The contraction for each part of the keys, and what they give together."""
     sizes = (product(extents_of(at.batch)), parts.part.extent, at.query.extent)
-    spec = contiguous((*sizes, column.extent), torch.float32)._replace(device=outs[0].device)
     of_rows = contiguous(sizes, torch.float32)._replace(device=outs[0].device)
-    place, depths = (at.number, parts.part, at.query), dict[Symbol, Symbol]()
-    for p in weights.products:
-        depths[p.depth] = p.depth
     logarithms = lw.new_buffer(of_rows, of_rows.strides)
+    place = (at.number, parts.part, at.query)
+    weights = replace(weights, logarithms=Access(logarithms, address_of(place, of_rows.strides)))
+    results = _of_parts(lw, outs[0], at, parts, column, right, weights)
+    return put_together(lw, outs, results, stored(logarithms, of_rows), zero_rows)
+
+
+def _of_parts(
+    lw: Lowering, out: Spec, at: _Point, parts: Parts, column: Symbol, right: Access,
+    weights: Weights,
+) -> LoopTensor:  # fmt: skip
+    """The contraction's results for each part of the keys: (batch, part, query, column)."""
+    sizes = (product(extents_of(at.batch)), parts.part.extent, at.query.extent, column.extent)
+    spec = contiguous(sizes, torch.float32)._replace(device=out.device)
+    depths = {p.depth: p.depth for p in weights.products}
     inside = {at.key: parts.whole}
-    weights = replace(
-        weights.substitute(inside, depths),
-        logarithms=Access(logarithms, address_of(place, of_rows.strides)),
-    )
+    weights = weights.substitute(inside, depths)
     buffer = lw.new_buffer(spec, spec.strides)
+    place = (at.number, parts.part, at.query, column)
     node = Contraction(
         lw.node_name(), lw.origin, (*at.batch, parts.part), (at.query,), (column,), (parts.key,),
         weights.products[0].left, right.substitute(inside), buffer,
-        address_of((*place, column), spec.strides), torch.float32, weights,
+        address_of(place, spec.strides), torch.float32, weights,
     )  # fmt: skip
     lw.graph.nodes.append(node)
-    return put_together(lw, outs, stored(buffer, spec), stored(logarithms, of_rows), zero_rows)
+    return stored(buffer, spec)
 
 
 def scored_product(
@@ -123,6 +132,12 @@ def scored_product(
         rows = at.key, at.query
     column = loop_symbol("n", other.sizes[2])
     right = _operand(lw, other, (at.number, rows[1], column))
+    parts = None if by_keys else _parts(lw, at)
+    if parts is not None:
+        weights = Weights(products, body, False, zero_rows)
+        results = _of_parts(lw, out, at, parts, column, right, weights)
+        sums = contiguous(out.sizes, torch.float32)._replace(device=out.device)
+        return lw.rounded_to(out, lw.reduce(sums, "sum", results, [1], torch.float32, _same))
     tiles = None
     if zero_rows:
         tiles = tiles_of(lw, body, False, at.batch, *rows)
@@ -200,6 +215,10 @@ def _weight(
         return _with_places(lw.body_of(flat, place))
     finally:
         lw.repeats = False
+
+
+def _same(value: int) -> int:
+    return value
 
 
 def _is_same(size: Expr, index: Expr, other: Expr) -> bool:

@@ -153,6 +153,25 @@ def test_results_and_gradients(name: str, sizes: tuple[int, ...]) -> None:
     assert off(trained, of_exact) <= max(1.2 * off(of_eager, of_exact), floor)
 
 
+@pytest.mark.parametrize("sizes", [(1, 1024, 24, 40, 1), (3, 1536, 16, 16, 2)], ids=str)
+@pytest.mark.parametrize("name", ["plain", "causal", "alibi", "capped", "twice"])
+def test_few_queries(name: str, sizes: tuple[int, ...]) -> None:
+    """Parts of the keys, side by side: of the result's sum, and of that of the query's gradient."""
+    function, args = attention(SCORES[name]), inputs(sizes)
+    compiled = ingot.compile(function, fullgraph=True)
+    trained, of_eager, of_exact = trainings(compiled, function, args)
+    floor = 4 * torch.finfo(torch.float32).eps
+    assert off(trained, of_exact) <= max(1.2 * off(of_eager, of_exact), floor)
+    compiler, of_parts = Compiler.of(compiled), []
+    assert compiler is not None
+    forward = compiler.compilations[-1]
+    for compilation in (forward, forward.backward):
+        for node in compilation.log.loops.nodes:
+            if isinstance(node, Contraction) and node.weights is not None:
+                of_parts.append((node.rows[0].name, node.batch[-1].name == "part"))
+    assert sorted(of_parts) == [("k", False), ("k", False), ("q", True), ("q", True)]
+
+
 @pytest.mark.parametrize("sizes", [(130, 200, 24, 40, 1), (130, 130, 32, 32, 2)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["causal", "documents", "alibi", "table"])
