@@ -122,6 +122,7 @@ def measure(name: str, compiler: str, device: str) -> float:
 def in_a_process(name: str, compiler: str, device: str, folder: str) -> float:
     caches = {"INGOT_CACHE_DIR": folder, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
     environment = os.environ | caches | {"TRITON_CACHE_DIR": f"{folder}/triton"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode
     command = [sys.executable, "-m", "benchmarks.warm_start", "--worker", compiler, name]
     command += ["--device", device]
     process = subprocess.run(command, env=environment, capture_output=True, text=True)
