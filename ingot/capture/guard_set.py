@@ -347,7 +347,8 @@ class _Flattener:
     def __init__(self, guards: GuardSet, inputs: Sequence[Source]) -> None:
         self.guards, self.inputs = guards, inputs
         self.nodes: list[tuple[str, int, Any, list[tuple[str, Any]]]] = []
-        self.positions: dict[tuple[Any, ...], int] = {}
+        self.positions: dict[tuple[Any, ...], int] = {}  # by step
+        self.known: dict[Source, int] = {}  # several may have the same step
         self.relations: list[tuple[str, tuple[Any, ...]]] = []
         self.shapes: list[tuple[Any, str, Any]] = []
         self.global_state: tuple[Any, Any] | None = None
@@ -382,6 +383,12 @@ class _Flattener:
     def node(self, source: Source) -> int:
         """The position of a source's node, which is made, after those it depends on, when first
         asked for."""
+        position = self.known.get(source)
+        if position is None:
+            position = self.known[source] = self._node_of_step(source)
+        return position
+
+    def _node_of_step(self, source: Source) -> int:
         parent, access, key = source.step
         token: tuple[Any, ...] = (source,)
         if parent is not None:
