@@ -1,7 +1,7 @@
 """A loop graph as Python text that a person can read and that runs.
 
-It has the buffers, then each node with its loops, its body and the user's line. `codegen/loop_text.py`
-has the words that the text is written in, and runs it.
+It has the buffers, then each node with its loops, its body and the user's line. The words that it
+is written in are those of `codegen/loop_text.py`, which runs it.
 """
 
 from __future__ import annotations
