@@ -6,7 +6,6 @@ and compiled unless it is already. It is never run.
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,7 @@ from ingot.capture import Captured
 from ingot.compiler import Compiler, loaded
 from ingot.errors import Unsupported
 from ingot.explain.records import Break
-from ingot.explain.stages import captured_code
+from ingot.explain.stages import captured_code, captured_function
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,7 @@ class SpecializedGraph:
     def function(self) -> Callable[..., tuple[Any, ...]]:
         """`code` made into a function, which eager runs. It writes the tensors that the program
         writes."""
-        names = dict(self.names)
-        exec(builtins.compile(self.code, f"<graph of {self.name}>", "exec"), names)
-        graph: Callable[..., tuple[Any, ...]] = names["graph"]
-        return graph
+        return captured_function(self.code, self.names, self.name)
 
     def __str__(self) -> str:
         """The code under its guards and its inputs, as one text."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ingot.codegen.reference_attention import attention, attention_backward
 from ingot.loops.expr import ZERO, Expr, Symbol
 from ingot.loops.ir import (
     Access,
@@ -44,7 +45,7 @@ from ingot.schedule.plan import LibraryStep, Plan
 
 Values = Mapping[Symbol, Any]  # a symbol's value: an int, or an array over the grid
 
-_NUMPY = {
+NUMPY = {
     torch.bool: np.bool_,
     torch.uint8: np.uint8,
     torch.uint16: np.uint16,
@@ -84,7 +85,7 @@ def run_body(
             result = rule(
                 instruction, [done[a] for a in instruction.args], memory, symbols, scalars
             )
-        done.append(np.broadcast_to(np.asarray(result, dtype=_NUMPY[instruction.dtype]), shape))
+        done.append(np.broadcast_to(np.asarray(result, dtype=NUMPY[instruction.dtype]), shape))
     return done
 
 
@@ -109,18 +110,19 @@ def _load(
     array = memory[name]
     at = np.asarray(offset.evaluate(symbols))
     if not args:
-        return _gather(array, at)
+        return gather(array, at)
     mask: np.ndarray = args[0]
-    zero: np.ndarray = np.zeros((), _NUMPY[i.dtype])
+    zero: np.ndarray = np.zeros((), NUMPY[i.dtype])
     if not mask.any():
         return np.where(mask, 0, zero)
-    return np.where(mask, _gather(array, np.where(mask, at, 0)), zero)
+    return np.where(mask, gather(array, np.where(mask, at, 0)), zero)
 
 
-def _gather(array: torch.Tensor, at: np.ndarray) -> np.ndarray:
+def gather(array: torch.Tensor, at: np.ndarray) -> np.ndarray:
+    """Elements of flat memory; halves as float32."""
     # an empty buffer is only read by loops without iterations, whose index may have folded to 0
     if not len(array):
-        return np.zeros(at.shape, _NUMPY[array.dtype])
+        return np.zeros(at.shape, NUMPY[array.dtype])
     if at.size and (at.min() < 0 or at.max() >= len(array)):
         raise AssertionError(f"a load from element {at.min()} .. {at.max()} of {len(array)}")
     elements = array[torch.from_numpy(np.ascontiguousarray(at, dtype=np.int64).reshape(-1))]
@@ -209,7 +211,8 @@ def reduce_over(kind: str, values: np.ndarray, axes: tuple[int, ...]) -> np.ndar
 _REDUCE = {"mul": "prod", "max": "amax", "min": "amin"}
 
 
-def _store(memory: torch.Tensor, at: Any, value: np.ndarray, mode: str) -> None:
+def scatter(memory: torch.Tensor, at: Any, value: np.ndarray, mode: str) -> None:
+    """Write elements of flat memory: `mode` is a `Pointwise` node's."""
     at, value = np.broadcast_arrays(np.asarray(at, dtype=np.int64), value)
     if at.size and (at.min() < 0 or at.max() >= len(memory)):
         raise AssertionError(f"a store to element {at.min()} .. {at.max()} of {len(memory)}")
@@ -276,8 +279,13 @@ def _span(sizes: Sequence[int], strides: Sequence[int]) -> int:
 
 def new_storage(buffer: Buffer, sizes: Mapping[Symbol, int]) -> torch.Tensor:
     """Flat memory for a temporary."""
-    span = _span(_evaluated(buffer.sizes, sizes), _evaluated(buffer.strides, sizes))
-    return _unset(span, buffer.dtype)
+    layout = _evaluated(buffer.sizes, sizes), _evaluated(buffer.strides, sizes)
+    return unset_storage(buffer.dtype, *layout)
+
+
+def unset_storage(dtype: torch.dtype, sizes: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """Flat memory for a tensor of that layout, with what a program must not rely on."""
+    return _unset(_span(sizes, strides), dtype)
 
 
 def _unset(length: int, dtype: torch.dtype) -> torch.Tensor:
@@ -293,9 +301,22 @@ def tensor_of(
     view: View, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]
 ) -> torch.Tensor:
     """The tensor that a view names."""
-    flat = memory[view.buffer]
     extents, strides = _evaluated(view.sizes, sizes), _evaluated(view.strides, sizes)
-    return flat.as_strided(extents, strides, flat.storage_offset() + view.offset.evaluate(sizes))
+    return window(memory[view.buffer], view.dtype, extents, strides, view.offset.evaluate(sizes))
+
+
+def window(
+    flat: torch.Tensor,
+    dtype: torch.dtype,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    offset: int,
+) -> torch.Tensor:
+    """A strided window on flat memory; all is counted in elements of `dtype`, which may be the real
+    numbers of complex ones."""
+    if dtype != flat.dtype:
+        flat = flat.view(dtype)
+    return flat.as_strided(sizes, strides, flat.storage_offset() + offset)
 
 
 def _bind_lookups(body: Body, done: Sequence[Any], values: dict[Symbol, Any]) -> None:
@@ -312,7 +333,9 @@ def _run_pointwise(
     symbols = dict(values)
     done = run_body(node.body, memory, symbols, shape)
     _bind_lookups(node.body, done, symbols)
-    _store(memory[node.target], node.index.evaluate(symbols), done[node.body.results[0]], node.mode)
+    scatter(
+        memory[node.target], node.index.evaluate(symbols), done[node.body.results[0]], node.mode
+    )
 
 
 def _run_reduction(
@@ -323,10 +346,10 @@ def _run_reduction(
     axes = tuple(range(len(node.loops), len(shape)))
     result = reduce_over(node.kind, done, axes)
     outer, outer_values = grid(node.loops, sizes)
-    _store(
+    scatter(
         memory[node.target],
         node.index.evaluate(outer_values),
-        result.astype(_NUMPY[node.dtype]).reshape(outer),
+        result.astype(NUMPY[node.dtype]).reshape(outer),
         "store",
     )
 
@@ -336,8 +359,8 @@ def _run_scan(
 ) -> None:
     shape, values = grid((*node.loops, *node.reduced), sizes)
     done = run_body(node.body, memory, values, shape)[node.body.results[0]]
-    result: np.ndarray = scan_over(node.kind, done).astype(_NUMPY[node.dtype])
-    _store(memory[node.target], node.index.evaluate(values), result, "store")
+    result: np.ndarray = scan_over(node.kind, done).astype(NUMPY[node.dtype])
+    scatter(memory[node.target], node.index.evaluate(values), result, "store")
 
 
 _ACCUMULATED = {"sum": np.add, "prod": np.multiply, "logaddexp": np.logaddexp}
@@ -372,7 +395,7 @@ def contract(
 
     def operand(access: Access, own: Sequence[Symbol]) -> np.ndarray:
         shape, values = grid((*batch, *own, *reduced), sizes, fixed)  # type: ignore[arg-type]
-        elements = _gather(
+        elements = gather(
             memory[access.buffer], np.broadcast_to(np.asarray(access.index.evaluate(values)), shape)
         )
         rows_end = len(batch) + len(own)
@@ -393,7 +416,7 @@ def _run_contraction(
     loops = (node.batch, node.rows, node.columns, node.reduced)
     _, result = contract(loops, node.left, node.right, memory, sizes)
     _, values = grid(node.loops, sizes)
-    _store(memory[node.target], node.index.evaluate(values), result, "store")
+    scatter(memory[node.target], node.index.evaluate(values), result, "store")
 
 
 def _run_library(
@@ -416,7 +439,9 @@ def _run_library(
         results = (results,)
     for name, result in zip(node.targets, results):
         if name is not None:
-            memory[name] = _laid_out(result, graph.buffers[name], sizes)
+            b = graph.buffers[name]
+            layout = _evaluated(b.sizes, sizes), _evaluated(b.strides, sizes)
+            memory[name] = laid_out(result.to(b.dtype), *layout)
 
 
 def _run_attention(
@@ -438,33 +463,21 @@ def attend(
     """Attention in double, from and to the flat arrays of the kernel's parameters."""
     batches, heads, queries, keys, width, value_width = _evaluated(kernel.sizes, sizes)
 
-    def array(operand: Operand, heads: int, rows: int, columns: int) -> torch.Tensor:
-        return _array(operand, arrays, (batches, heads, rows, columns), sizes)
+    def array(operand: Operand | None, *extents: int) -> Any:
+        return _array(operand, arrays, (batches, *extents), sizes)
 
-    shared = heads // kernel.key_heads
-    query = array(kernel.query, heads, queries, width).double()
-    key = array(kernel.key, kernel.key_heads, keys, width).double().repeat_interleave(shared, 1)
-    value = array(kernel.value, kernel.key_heads, keys, value_width).double()
-    value = value.repeat_interleave(shared, 1)
-    scores = query @ key.transpose(-1, -2) * kernel.scale
-    if kernel.mask is not None:
-        mask = array(kernel.mask, heads, queries, keys).double()
-        if kernel.replaces:
-            scores = torch.where(mask.isnan(), scores, mask)
-        else:
-            scores = scores + mask
-    if kernel.causal:
-        scores = _causal(scores)
-    weights = torch.softmax(scores, -1)
-    if kernel.zero_rows:
-        weights = weights.masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0)
-    array(kernel.target, heads, queries, value_width).copy_(weights @ value)
-    if kernel.logarithms is not None:
-        sums = _as_column(kernel.logarithms)
-        logarithms = scores.logsumexp(-1, keepdim=True)
-        array(sums, heads, queries, 1).copy_(
-            logarithms.masked_fill(logarithms == -torch.inf, 0) if kernel.zero_rows else logarithms
-        )
+    attention(
+        array(kernel.query, heads, queries, width),
+        array(kernel.key, kernel.key_heads, keys, width),
+        array(kernel.value, kernel.key_heads, keys, value_width),
+        array(kernel.target, heads, queries, value_width),
+        kernel.scale,
+        mask=array(kernel.mask, heads, queries, keys),
+        causal=kernel.causal,
+        zero_rows=kernel.zero_rows,
+        replaces=kernel.replaces,
+        logarithms=array(kernel.logarithms, heads, queries),
+    )
 
 
 def differentiate_attention(
@@ -474,43 +487,34 @@ def differentiate_attention(
     parameters."""
     batches, heads, queries, keys, width, value_width = _evaluated(kernel.sizes, sizes)
 
-    def array(operand: Operand, rows: int, columns: int) -> torch.Tensor:
-        return _array(operand, arrays, (batches, heads, rows, columns), sizes)
+    def array(operand: Operand | None, *extents: int) -> Any:
+        return _array(operand, arrays, (batches, heads, *extents), sizes)
 
-    tangent = array(kernel.tangent, queries, value_width).double()
-    result = array(kernel.result, queries, value_width).double()
-    query = array(kernel.query, queries, width).double()
-    key = array(kernel.key, keys, width).double()
-    sums = _as_column(kernel.logarithms)
-    scores = query @ key.mT * kernel.scale - array(sums, queries, 1).double()
-    if kernel.mask is not None:
-        scores += array(kernel.mask, queries, keys)
-    if kernel.causal:
-        scores = _causal(scores)
-    weights = scores.exp()
-    of_weights = tangent @ array(kernel.value, keys, value_width).double().mT
-    of_scores = weights * (of_weights - (tangent * result).sum(-1, keepdim=True)) * kernel.scale
-    array(kernel.of_query, queries, width).copy_(of_scores @ key)
-    array(kernel.of_key, keys, width).copy_(of_scores.mT @ query)
-    array(kernel.of_value, keys, value_width).copy_(weights.mT @ tangent)
-
-
-def _causal(scores: torch.Tensor) -> torch.Tensor:
-    return scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
-
-
-def _as_column(operand: Operand) -> Operand:
-    """An operand without columns as one of a single column."""
-    return operand._replace(strides=(*operand.strides, ZERO))
+    attention_backward(
+        array(kernel.tangent, queries, value_width),
+        array(kernel.query, queries, width),
+        array(kernel.key, keys, width),
+        array(kernel.value, keys, value_width),
+        array(kernel.result, queries, value_width),
+        array(kernel.logarithms, queries),
+        array(kernel.of_query, queries, width),
+        array(kernel.of_key, keys, width),
+        array(kernel.of_value, keys, value_width),
+        kernel.scale,
+        mask=array(kernel.mask, queries, keys),
+        causal=kernel.causal,
+    )
 
 
 def _array(
-    operand: Operand,
+    operand: Operand | None,
     arrays: Sequence[torch.Tensor],
     extents: tuple[int, ...],
     sizes: Mapping[Symbol, int],
-) -> torch.Tensor:
-    """The window of those extents that an attention's operand is."""
+) -> Any:
+    """The window of those extents that an attention's operand is; None where there is none."""
+    if operand is None:
+        return None
     strides, offset = _evaluated(operand.strides, sizes), operand.offset.evaluate(sizes)
     return arrays[operand.parameter].as_strided(extents, strides, offset)
 
@@ -521,13 +525,12 @@ _ATTENTION: dict[type, Any] = {
 }
 
 
-def _laid_out(result: torch.Tensor, buffer: Buffer, sizes: Mapping[Symbol, int]) -> torch.Tensor:
-    """The flat memory of `result` in the layout that the buffer promises."""
-    extents, strides = _evaluated(buffer.sizes, sizes), _evaluated(buffer.strides, sizes)
-    same = all(n == 1 or a == b for n, a, b in zip(extents, strides, result.stride()))
-    if list(result.shape) == extents and same:
-        return flat_storage(result)
-    return flat_storage(torch.empty_strided(extents, strides, dtype=buffer.dtype).copy_(result))
+def laid_out(tensor: torch.Tensor, sizes: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    """The flat memory of a tensor, of a copy in that layout if the tensor has another one."""
+    same = all(n == 1 or a == b for n, a, b in zip(sizes, strides, tensor.stride()))
+    if list(tensor.shape) == list(sizes) and same:
+        return flat_storage(tensor)
+    return flat_storage(torch.empty_strided(sizes, strides, dtype=tensor.dtype).copy_(tensor))
 
 
 def _materialize(tree: Any, memory: Mapping[str, torch.Tensor], sizes: Mapping[Symbol, int]) -> Any:
@@ -621,10 +624,10 @@ def _run_stage(
             mode = store.mode
         else:
             mode = "store" if begins else "add"
-        _store(memory[store.buffer], store.index.evaluate(values), done[store.value], mode)
+        scatter(memory[store.buffer], store.index.evaluate(values), done[store.value], mode)
     for total in stage.reductions:
         result = reduce_over(total.kind, done[total.value], tuple(range(len(shape))))
-        scalars[total.name] = np.asarray(result).astype(_NUMPY[total.dtype])
+        scalars[total.name] = np.asarray(result).astype(NUMPY[total.dtype])
     for define in stage.scalars:
         scalars[define.name] = done[define.value]
 

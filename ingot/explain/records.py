@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -158,6 +158,22 @@ class StageReport:
     seconds: float | None
     text: str | None
     reason: str = ""
+    make: Callable[[], Callable[..., Any]] | None = field(
+        default=None, repr=False, compare=False, metadata=INTERNAL
+    )
+
+    def function(self) -> Callable[..., Any]:
+        """The text of a graph or of loop IR as a function of the graph's inputs.
+
+        It gives what the program computes, and writes the inputs that the program writes. Graphs
+        are run by eager, loop IR by NumPy (`codegen/loop_text.py`).
+
+        Raises TypeError for a stage whose text is not Python, or that was not reached, and
+        ValueError where the text leaves out layers of the program.
+        """
+        if self.make is None:
+            raise TypeError(f"the {self.stage} stage of {self.program} has no Python that runs")
+        return self.make()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
-"""The artefact of every stage as text, headed by the stage's name and time. Graphs print as Python
-that runs."""
+"""The artefact of every stage as text, headed by the stage's name and time. Graphs and loop IR are
+Python that runs (`RUNNING`)."""
 
 from __future__ import annotations
 
+import builtins
+import functools
 import re
 import textwrap
 from collections.abc import Callable
@@ -18,15 +20,16 @@ from ingot.explain.text import code_at, ops_text, plural, size_text
 from ingot.explain.text import place_text as place_of
 from ingot.loops.expr import ZERO
 from ingot.loops.ir import View
-from ingot.loops.show import show
+from ingot.loops.show import show, text_and_names
 from ingot.schedule.kernel import AnyKernel, AttentionBackwardKernel, AttentionKernel
 from ingot.schedule.plan import KernelStep, LibraryStep, Place, Plan
+
+Function = Callable[..., Any]
 
 
 def show_captured(compilation: Compilation) -> str:
     """The graph's Python code, each line followed by the user's place."""
-    module = compilation.captured.graph_module
-    return _with_places(module.code, module)
+    return captured_code(compilation.captured.graph_module)[0]
 
 
 def captured_code(module: torch.fx.GraphModule) -> tuple[str, dict[str, Any]]:
@@ -36,6 +39,15 @@ def captured_code(module: torch.fx.GraphModule) -> tuple[str, dict[str, Any]]:
     code = module.graph.python_code("constants")
     text = re.sub(r"\bdef forward\(self(, )?", "def graph(", code.src, count=1)
     return _with_places(text, module), {**code.globals, "constants": module}
+
+
+def captured_function(code: str, names: dict[str, Any], title: str) -> Function:
+    """What `captured_code` gives as a function, which eager runs. It writes the tensors that the
+    program writes."""
+    scope = dict(names)
+    exec(builtins.compile(code, f"<graph of {title}>", "exec"), scope)
+    function: Function = scope["graph"]
+    return function
 
 
 def _with_places(code: str, module: torch.fx.GraphModule) -> str:
@@ -49,6 +61,10 @@ def _with_places(code: str, module: torch.fx.GraphModule) -> str:
     return "\n".join(lines)
 
 
+def _run_captured(compilation: Compilation) -> Function:
+    return captured_function(*captured_code(compilation.captured.graph_module), compilation.title)
+
+
 def show_guards(compilation: Compilation) -> str:
     return "\n".join(compilation.guards)
 
@@ -56,6 +72,11 @@ def show_guards(compilation: Compilation) -> str:
 def show_aten(compilation: Compilation) -> str:
     assert compilation.log.aten is not None
     return compilation.log.aten.code()
+
+
+def _run_aten(compilation: Compilation) -> Function:
+    assert compilation.log.aten is not None
+    return compilation.log.aten.function()
 
 
 def show_joint(compilation: Compilation) -> str:
@@ -67,6 +88,14 @@ def show_joint(compilation: Compilation) -> str:
         left_out = whole.forward.left_out
         text = f"# {plural(left_out, 'layer')} like the last one with such are left out\n{text}"
     return text
+
+
+def _run_joint(compilation: Compilation) -> Function:
+    cut, whole = compilation.log.partition, compilation.log.whole
+    assert cut is not None
+    if whole is not None:
+        raise ValueError("layers of this joint graph are left out")
+    return cut.joint.aten.function()
 
 
 def show_partition(compilation: Compilation) -> str:
@@ -100,6 +129,16 @@ def value_text(value: ValueReport) -> str:
 def show_loops(compilation: Compilation) -> str:
     assert compilation.log.loops is not None
     return show(compilation.log.loops)
+
+
+def _run_loops(compilation: Compilation) -> Function:
+    from ingot.codegen.loop_text import function  # for reports alone
+
+    loops = compilation.log.loops
+    assert loops is not None
+    if loops.copies:
+        raise ValueError("components of this program are left out, which are like others")
+    return function(*text_and_names(loops))
 
 
 def show_schedule(compilation: Compilation) -> str:
@@ -174,14 +213,17 @@ def place_text(plan: Plan, place: Place) -> str:
 
 
 def show_llvm(compilation: Compilation) -> str:
-    """The LLVM IR of each distinct kernel."""
+    """The distinct kernels as a module that LLVM reads, or for a GPU as a file of Triton's."""
     code, kernels = compilation.log.code, {}
     for step in compilation.log.kernel_steps:
         if not hasattr(code, "source") or not code.is_written(step.kernel):
             kernels[step.kernel.name] = step.kernel
-    if not kernels:
-        return "# all kernels are written as C++"
-    return "\n\n".join(compilation.log.code.ir(kernel) for kernel in kernels.values())
+    if hasattr(code, "source"):
+        if not kernels:
+            return "# all kernels are written as C++"
+        code = code.rest
+    text: str = code.module_text(kernels.values())
+    return text
 
 
 def show_cpp(compilation: Compilation) -> str:
@@ -242,6 +284,15 @@ STAGES: dict[str, tuple[str, str, Callable[[Compilation], str]]] = {
 }
 
 
+RUNNING: dict[str, Callable[[Compilation], Function]] = {
+    "capture": _run_captured,
+    "joint": _run_joint,
+    "aten": _run_aten,
+    "loops": _run_loops,
+}
+"""The stages whose text is a Python function `graph(*inputs)`, and what makes it one that runs."""
+
+
 OF_GRADIENTS = ("joint", "partition")
 """The stages that only what records gradients passes."""
 
@@ -275,10 +326,12 @@ def stage_report(compilation: Compilation, name: str) -> StageReport:
         raise ValueError(f"no stage is called {name!r}; the stages are {', '.join(STAGES)}")
     compilation.log.complete()
     seconds = compilation.log.seconds.get(STAGES[name][1])
-    text, reason = artefact(compilation, name), ""
+    text, reason, make = artefact(compilation, name), "", None
     if text is None:
         reason = why_missing(compilation, name)
-    return StageReport(name, compilation.title, seconds, text, reason)
+    elif name in RUNNING:
+        make = functools.partial(RUNNING[name], compilation)
+    return StageReport(name, compilation.title, seconds, text, reason, make)
 
 
 def stage_text(compilation: Compilation, name: str) -> str:

@@ -22,7 +22,6 @@ from ingot.graph.unbacked import Check
 from ingot.loops.expr import Symbol
 from ingot.loops.layers import Layers
 from ingot.sequences import present
-from ingot.torch_private import aten
 
 Place = tuple[int, str, int]
 """Where a size symbol is read at the start of a call: (input, "size" | "stride" | "value",
@@ -229,9 +228,15 @@ class AtenGraph:
         return "\n".join(lines)
 
     def function(self) -> Callable[..., list[Any]]:
-        """`code()` made into a function: the graph run by eager, op by op."""
-        assert not self.copies
-        scope: dict[str, Any] = {"torch": torch, "aten": aten, "constants": self.constants}
+        """`code()` made into a function: the graph run by eager, op by op. Raises ValueError where
+        components that are alike are left out."""
+        if self.copies:
+            raise ValueError("components of this graph are left out, which are like others")
+        scope: dict[str, Any] = {
+            "torch": torch,
+            "aten": torch.ops.aten,
+            "constants": self.constants,
+        }
         exec(compile(self.code(), "<aten graph>", "exec"), scope)
         return scope["graph"]
 

@@ -40,6 +40,9 @@ class Compiled:
     def ir(self, kernel):
         return f"define i32 @{kernel.name}()"
 
+    def module_text(self, kernels):
+        return "\n".join(map(self.ir, kernels))
+
     def assembly(self):
         return "ret"
 
@@ -296,7 +299,7 @@ def test_captured_graph_prints_as_python_that_runs():
     assert text.startswith("# == capture of f (10.0 ms)")
     names = {"torch": torch}
     exec(text, names)
-    assert torch.equal(names["forward"](None, torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
+    assert torch.equal(names["graph"](torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
     assert "relu(x);  x = None  # mine.py:7" in text
 
 

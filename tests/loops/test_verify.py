@@ -52,7 +52,7 @@ def test_a_good_graph_passes_and_prints() -> None:
     graph = _graph()
     verify(graph)
     text = show(graph)
-    assert "n0: sin  # model.py:7" in text and "y[i] = %1" in text and "for i < 4:" in text
+    assert "# n0: sin  model.py:7" in text and "y[i] = x1" in text and "for i in grid(4):" in text
 
 
 LOAD = Instruction("load", (), f32, ("x", i))
@@ -115,7 +115,8 @@ def _contraction(**changes) -> LoopGraph:
 def test_a_contraction_passes_and_prints() -> None:
     verify(_contraction())
     text = show(_contraction())
-    assert "for m < 2; n < 3: contract k < 4:" in text and "sum a[k + 4*m] * b[3*k + n]" in text
+    assert "for m, n, k in grid(2, 3, 4):" in text
+    assert "c[3*m + n] = product(a[k + 4*m], b[3*k + n], over=k)" in text
 
 
 @pytest.mark.parametrize(

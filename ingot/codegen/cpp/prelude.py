@@ -291,9 +291,10 @@ inline T log_add_exp(T x, T y) {
   return alike ? x : ingot::log1p(ingot::exp(least - most)) + most;
 }""",
     "is_further": """\
-// whether a value, at a position, takes the place of the most extreme one; NaN is that
-template <bool largest, class T>
-inline bool is_further(T best, int64_t at, T value, int64_t position) {
+// whether a value, at a position, takes the place of the most extreme one; NaN is that. That of
+// values that are true or false is an int
+template <bool largest, class T, class Value>
+inline bool is_further(T best, int64_t at, Value value, int64_t position) {
   const bool beyond = (largest ? value > best : value < best) | ((value != value) & (best == best));
   const bool tie = (value == best) | ((value != value) & (best != best));
   return beyond | (tie & (position < at));

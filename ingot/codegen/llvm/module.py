@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -74,6 +74,11 @@ class CompiledKernels:
         """The kernel's LLVM text as emitted, before optimization."""
         name, function = self._functions[kernel]
         return function.text.replace("@KERNEL", f"@{name}")
+
+    def module_text(self, kernels: Iterable[AnyKernel]) -> str:
+        """One module with these kernels, as emitted: equal functions are in it once."""
+        named = list(dict(map(self._functions.__getitem__, kernels)).items())
+        return _module_text(named, range(len(named)))
 
     def assembly(self) -> str:
         """The assembly of all kernels; compiled once more for it."""

@@ -11,7 +11,7 @@ import json
 import linecache
 import os
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -177,6 +177,11 @@ class CompiledKernels:
         """The kernel's text."""
         assert isinstance(kernel, Kernel)
         return self.written(kernel).source
+
+    def module_text(self, kernels: Iterable[AnyKernel]) -> str:
+        """A Python file with these kernels, that imports what they call: equal ones are in it
+        once."""
+        return HEADER + "\n\n".join(dict.fromkeys(map(self.ir, kernels)))
 
     @property
     def function_count(self) -> int:

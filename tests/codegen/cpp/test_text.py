@@ -123,6 +123,18 @@ def test_all_that_kernels_may_call_compiles_without_warnings(tmp_path):
 # -- the option ------------------------------------------------------------------------------------
 
 
+def test_where_values_are_true():
+    """The most extreme of truth values is an int: what is compared with it is a bool."""
+    x = torch.tensor([[0.0, 2.0, -1.0], [-1.0, 0.0, 0.0]])
+
+    def first_zeros(x):
+        return tuple((x == 0).max(1))
+
+    compiled = ingot.compile(first_zeros, options=CPP)
+    torch.testing.assert_close(compiled(x), first_zeros(x))
+    assert not ingot.explain(compiled)(x).breaks
+
+
 def test_the_option_has_kernels_written_for_people():
     x, weight = torch.randn(5, 40), torch.randn(40)
     compiled = ingot.compile(scale_and_sum, options=CPP)
