@@ -226,6 +226,7 @@ push_on_torch_dispatch_stack = find("torch._C._push_on_torch_dispatch_stack", AL
 CreationMeta = find("torch._C._autograd.CreationMeta", GRADIENTS)
 DelayedError = find("torch._C._functions.DelayedError")
 FunctionBase = find("torch._C._FunctionBase", ALL)
+FunctionSchema = find("torch._C.FunctionSchema")
 current_autograd_node = find("torch._C._current_autograd_node", ALL)
 efficientzerotensor = find("torch._efficientzerotensor", GRADIENTS)
 engine_run_backward = find("torch.autograd.graph._engine_run_backward", GRADIENTS)
@@ -308,6 +309,14 @@ vmap_increment_nesting = find("torch._C._functorch._vmap_increment_nesting")
 vmapmode_decrement_nesting = find("torch._C._vmapmode_decrement_nesting", ALL)
 vmapmode_increment_nesting = find("torch._C._vmapmode_increment_nesting", ALL)
 wrap_for_grad = find("torch._C._functorch._wrap_for_grad")
+
+# -- torch.distributed -----------------------------------------------------------------------------
+
+ProcessGroup = find("torch._C._distributed_c10d.ProcessGroup", optional=True)
+collectives = find("torch.ops._c10d_functional")
+default_group = find("torch.distributed.distributed_c10d._get_default_group", optional=True)
+process_groups = find("torch.distributed.distributed_c10d._world", optional=True)
+rank_not_in_group = find("torch.distributed.distributed_c10d._rank_not_in_group", optional=True)
 
 # -- functions -------------------------------------------------------------------------------------
 

@@ -1,7 +1,13 @@
 """Imports the modules that nobody asks for by name: they add rows to tables of instructions, values
 and functions."""
 
-from ingot.capture import control_flow, handlers, itertools_polyfills, rearranging  # noqa: F401
+from ingot.capture import (  # noqa: F401
+    collectives,
+    control_flow,
+    handlers,
+    itertools_polyfills,
+    rearranging,
+)
 from ingot.capture.values import (  # noqa: F401
     array_errors,
     array_functions,

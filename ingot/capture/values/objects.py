@@ -43,7 +43,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod
 from ingot.capture.values.operator_methods import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
 from ingot.native import Dispatcher
-from ingot.torch_private import FunctionBase
+from ingot.torch_private import FunctionBase, FunctionSchema
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -587,6 +587,8 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
         return session.wrap_class_member(raw)
     if isinstance(raw, functools._lru_cache_wrapper):
         return BoundMethod(session.wrap_class_member(raw), instance)
+    if isinstance(raw, _InstanceMethod):
+        raw = raw.__func__
     native = session.native_slot(raw)
     if native is not None:
         return BoundMethod(native, instance)
@@ -602,6 +604,9 @@ def _of_c(session: Session, raw: Any, instance: Value | None, cls: type, name: s
         kind = type(raw).__name__
     raise session.unsupported("attribute", f"attribute {name!r} of a {cls.__name__}, a {kind}")
 
+
+_InstanceMethod: Any = type(vars(FunctionSchema)["is_backward_compatible_with"])
+"""What makes methods of C functions that have none of their own, as pybind11's."""
 
 _NEEDS_INPUT_GRAD = vars(FunctionBase).get("needs_input_grad", MISSING)
 """Of the context of an autograd.Function: a tuple that stays as it is."""
