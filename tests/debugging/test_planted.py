@@ -98,7 +98,8 @@ import os
 from ingot.rules import hand_over
 from tests.debugging.mutating import named, planted
 hand_over()
-planted(named(os.environ["INGOT_TEST_PLANTED"])).__enter__()
+fault = planted(named(os.environ["INGOT_TEST_PLANTED"]))
+fault.__enter__()
 """
 """Plants a mutant in each process of Python, so in those of `minimize` too."""
 
