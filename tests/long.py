@@ -76,6 +76,7 @@ SWEEPS: dict[str, dict[str, int]] = {
     "codegen/triton/test_products": {"interpreted_sums_in_parts": 2, "products_compile": 2},
     "conformance/test_conformance": {"programs": 6},
     "debugging/test_minimizing": {"a_planted_fault_is_brought_to_few_ops": 11},
+    "debugging/test_planted": {"the_op_and_its_line_are_named": 10},
     "debugging/test_verifying": {"the_op_is_named": 4},
     "explain/test_trial": {"right_programs": 4},
     "graph/test_einsum": {"sizes_that_vary": 6},

@@ -43,8 +43,19 @@ def locate(case: Case, inputs: Sequence[Any], compile: Compile, gradients: bool)
     for way in (_first_wrong_value, _first_wrong_apart, _shortest_wrong_prefix):
         found = way(case, inputs, values, compile, gradients)
         if found is not None:
-            return found
+            return found._replace(statement=_producer(case, values, found.statement))
     return None
+
+
+def _producer(case: Case, values: Mapping[str, Any], statement: Statement) -> Statement:
+    """Of an item of a tuple, the statement that made the tuple; of all else the statement."""
+    by_name = {s.name: s for s in case.statements}
+    while "getitem" in statement.callee or "[" in statement.callee:
+        made = by_name.get(statement.reads[0])
+        if made is None or not isinstance(values[made.name], (tuple, list)):
+            break
+        statement = made
+    return statement
 
 
 def recorded(case: Case, inputs: Sequence[Any]) -> dict[str, Any]:
@@ -176,7 +187,7 @@ class Apart:
         for statement in case.statements:
             value = values[statement.name]
             if isinstance(value, Tensor) and not statement.is_unset:
-                results.append(self._written(statement, statement))
+                results.append(self._copied(self._written(statement, statement)))
                 self.of_results.append(statement)
             elif not isinstance(value, (Tensor, tuple, list)):  # a mode is entered or left
                 self._written(statement, statement, statement.name)
@@ -187,6 +198,13 @@ class Apart:
             statements=tuple(self.statements),
             results=tuple(results),
         )
+
+    def _copied(self, name: str) -> str:
+        """Writes a copy of a value; its name. The gradient of a result that is a view of an input
+        would be taken by eager."""
+        copy = Statement(f"{name}_seen", f"torch.clone({name})", (name,))
+        self.statements.append(copy)
+        return copy.name
 
     def _written(self, statement: Statement, whole: Statement, name: str = "") -> str:
         """Writes a statement for the sake of another, on inputs of its own; its name."""

@@ -25,8 +25,9 @@ from ingot.errors import ReproError
 Check = Callable[[Repro], Failure]
 """Says what is wrong with a script's program."""
 
-SECONDS = 50.0
-"""After so many, the smallest one found until then is taken."""
+SECONDS = 45.0
+"""After so many, the smallest one found until then is taken. With Python's start that is less than
+a minute."""
 
 
 def minimize(
@@ -39,10 +40,11 @@ def minimize(
 
     `note` is told of progress.
     """
+    end = time.monotonic() + seconds
     kind = check(repro).kind
     if not kind:
         raise ReproError("the script does not fail: there is nothing to minimize")
-    search = _Search(check, kind, time.monotonic() + seconds, note)
+    search = _Search(check, kind, end, note)
     with in_modes(repro.modes):
         values = recorded(repro.case, repro.made())
     smaller = _fewer_statements(repro, values, search)

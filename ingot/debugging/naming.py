@@ -36,6 +36,10 @@ def dotted_name(target: Any) -> tuple[str, str]:
     own = getattr(target, "__module__", None) or ""
     if own in ("_operator", "builtins", ""):
         own = "operator"
+    if name.startswith("_") or "._" in own:
+        public = _public(target)
+        if public:
+            return public
     for module in (own, *_MODULES):
         if name and _found(module, name) is target:
             return module, f"{module}.{name}"
@@ -48,6 +52,16 @@ def dotted_name(target: Any) -> tuple[str, str]:
     if last and getattr(torch.Tensor, last, None) == target:
         return "torch", f"torch.Tensor.{last}"
     raise NotWritable(f"{target!r} has no name to import it by")
+
+
+def _public(target: Any) -> tuple[str, str] | None:
+    """The name by which users call what torch itself has under a private one, as in
+    `torch.nn.functional.logsigmoid`, which is `torch._C._nn.log_sigmoid`."""
+    for module in _MODULES:
+        for name, value in vars(importlib.import_module(module)).items():
+            if value is target and not name.startswith("_"):
+                return module, f"{module}.{name}"
+    return None
 
 
 def _found(module: str, name: str) -> Any:

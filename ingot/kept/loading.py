@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ingot.codegen.loaded_kernels import LASTING, Image, load_kernel
+from ingot.codegen.perf_map import add_code, name_code
 from ingot.kept.names import NotKept
 from ingot.kept.steps import (
     BUFFERS,
     CONSTANTS,
     DEVICE,
+    NAMES,
     OWNER,
     STEPS,
     Code,
@@ -64,6 +66,7 @@ def native_program(
     for step in description[STEPS]:
         steps.append(with_addresses(step, meant))
     parts[STEPS] = tuple(steps)
+    name_code(steps, description[NAMES])
     if device.type != "cpu":
         parts[CONSTANTS] = _on_device(description)
     return _native.Program(tuple(parts))
@@ -84,6 +87,7 @@ def _linked(names: Sequence[str], objects: Sequence[bytes]) -> tuple[Any, Any]:
         return {}, None
     loaded = _native.load_objects(tuple(objects), frozenset(names))
     if loaded is not None:
+        add_code(loaded[0], objects)
         return loaded
     from ingot.codegen.llvm.library import link
 

@@ -10,9 +10,9 @@ from ingot.kept.names import NotKept
 
 Row = tuple[Any, ...]
 
-OWNER, DEVICE, STEPS, BUFFERS, CONSTANTS = 10, 11, 6, 4, 3
+OWNER, DEVICE, STEPS, BUFFERS, CONSTANTS, NAMES = 10, 11, 6, 4, 3, -1
 """Positions in a description: of what lives as long as the program, of its device, of the steps,
-the buffers and the constants."""
+the buffers and the constants. The last is of the steps' names."""
 
 STEP_KINDS: dict[str, str] = {
     "allocate": "",

@@ -85,6 +85,7 @@ from typing import Any
 
 import torch
 
+from ingot.codegen.perf_map import name_code
 from ingot.errors import CompilerBug
 from ingot.loops.expr import Expr, Symbol, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
@@ -176,7 +177,8 @@ class Description:
             returned_buffers(self.plan)
         )  # of what no step writes: empty tensors
         self.plan_steps += [None] * (len(steps) - len(self.plan_steps))
-        outputs = self.outputs()
+        outputs, names = self.outputs(), self.names(steps)
+        name_code(steps, names)
         return (
             len(graph.inputs) + graph.integers,
             tuple((position, kind, dim) for _, position, kind, dim in graph.symbols),
@@ -196,7 +198,7 @@ class Description:
             joined,
             JOINED_BYTES,
             self.traces_from(len(steps)),
-            self.names(steps),
+            names,
         )
 
     def names(self, steps: Sequence[Row]) -> tuple[str | None, ...]:

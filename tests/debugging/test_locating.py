@@ -109,3 +109,45 @@ def test_what_differs_by_more_than_rounding() -> None:
     assert found is not None and (found.kind, found.number) == ("result", 0)
     other = comparison.difference(lambda x: (x.sum(-1).double(),))
     assert other is not None and "dtype is torch.float64" in other.what
+
+
+def test_an_item_of_a_tuple_is_named_by_what_made_the_tuple() -> None:
+    case, x = case_from(TEXT), torch.randn(4, 5)
+    found = locate(case, [x], wrong_if("torch.max("), gradients=False)
+    assert found is not None and found.statement.callee == "torch.sin"  # all values are wrong
+
+    def one_off(function: Callable[..., Any]) -> Callable[..., Any]:
+        def compiled(*inputs: Any) -> Any:
+            results = list(function(*inputs))
+            if len(results) > 3:
+                results[2] = results[2] + 0.1  # d, an item of c
+            return tuple(results)
+
+        return compiled
+
+    found = locate(case, [x], one_off, gradients=False)
+    assert found is not None and found.statement.callee == "torch.max"
+
+
+def test_gradients_of_views_are_those_of_the_compiled_program() -> None:
+    """A result that is a view of an input has eager's gradient, so that views are copied."""
+    text = "import torch\ndef graph(x):\n    a = x.t()\n    b = a.sin()\n    return (b,)\n"
+    x = torch.randn(4, 5, requires_grad=True)
+    case = case_from(text)
+    apart = Apart(case, recorded(case, [x]))
+    results = apart.case(*apart.inputs)
+    assert all(result._base is None for result in results)
+
+
+def test_rounding_leaves_dense_what_some_kernels_take_for_dense() -> None:
+    x = torch.randn(8, 16, requires_grad=True)
+    weight, bias = (torch.randn(16, requires_grad=True) for _ in range(2))
+
+    def normed(*inputs: Tensor) -> tuple[Tensor]:
+        return (torch.nn.functional.layer_norm(inputs[0], (16,), *inputs[1:]),)
+
+    def wrong(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor]:
+        return normed(x, weight * 1.001 - weight.detach() * 0.001, bias)
+
+    found = Comparison(normed, [x, weight, bias]).difference(wrong)
+    assert found is not None and (found.kind, found.number) == ("gradient of input", 1)

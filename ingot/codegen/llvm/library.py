@@ -9,6 +9,7 @@ from functools import cache
 from itertools import count
 from typing import Any
 
+from ingot.codegen import perf_map
 from ingot.native import _native
 from ingot.serial import awaited_by_forks
 
@@ -65,9 +66,13 @@ _libraries = count()  # names of loaded libraries are never used twice
 
 def link(images: Iterable[bytes], names: Iterable[str]) -> Any:
     """Loads object files; gives the addresses of these functions by name, as long as it lives."""
+    images, names = list(images), list(names)
     builder = llvm().JITLibraryBuilder().add_current_process()
     for image in images:
         builder.add_object_img(image)
     for name in names:
         builder.export_symbol(name)
-    return builder.link(session(), f"ingot{next(_libraries)}")
+    linked = builder.link(session(), f"ingot{next(_libraries)}")
+    if perf_map.IS_ON:
+        perf_map.add_code({name: linked[name] for name in names}, images)
+    return linked
