@@ -56,6 +56,7 @@ from ingot.capture.values.signatures import EMPTY
 from ingot.capture.values.subclasses import OF_SEQUENCES, SEQUENCES, BuiltinObject
 from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.tensor_objects import TensorObject
+from ingot.capture.values.wording import operator_text
 from ingot.errors import Unsupported, without_frames
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ class Semantics:
             raise self._not_known(unknown.args[0]) from None
 
     def _not_known(self: Session, value: Value) -> Unsupported:  # type: ignore[misc]
-        reason = f"the value of {value.describe()} is needed, which is not known during capture"
+        reason = f"the value of {value.describe()} is needed, which only a call knows"
         return self.unsupported("unknown-value", reason)
 
     def deep(self: Session, value: Value) -> Value:  # type: ignore[misc]
@@ -583,7 +584,7 @@ class Semantics:
         else:
             self.python(function, *stand_ins)
         raise self.unsupported(
-            "operator", f"operator.{name} of {left.describe()} and {right.describe()}"
+            "operator", f"{operator_text(function)} of {left.describe()} and {right.describe()}"
         )
 
     def _stand_in(self: Session, value: Value, refusing: bool) -> Any:  # type: ignore[misc]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -28,12 +28,24 @@ class CodeLine:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A call of the user's that led somewhere: its line, in `function`, and the line's code."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Break:
     """A place, in `function`, where a graph ends.
 
     The instruction runs for real, and what follows is another graph or, where `eager` says so, runs
     in eager. `file` is "" and `line` 0 where they are not known. `id` is that of the reason, a row
-    of docs/limits.md.
+    of docs/limits.md. `wrote` is the expression as the user wrote it, and `stack` the calls that
+    led there, the outermost first. It was met in `times` compilations; to compile what follows, or
+    to find that it runs in eager, has taken `seconds`.
     """
 
     reason: str
@@ -43,12 +55,29 @@ class Break:
     function: str = ""
     eager: bool = False
     id: str = field(default="", compare=False)
+    wrote: str = field(default="", compare=False)
+    stack: tuple[Call, ...] = field(default=(), compare=False, repr=False)
+    times: int = field(default=1, compare=False)
+    seconds: float = field(default=0.0, compare=False)
 
     @staticmethod
-    def of(why: Unsupported, function: str, eager: bool) -> Break:
+    def of(why: Unsupported, function: str, eager: bool, seconds: float = 0.0) -> Break:
         file, line = split_where(why.where)
-        name = why.function or function
-        return Break(why.reason, file, line, why.hint, name, eager, why.why.id)
+        stack = []
+        for spot in why.why.calls:
+            stack.append(Call(spot.file, spot.line, spot.function or function, spot.text))
+        return Break(
+            why.reason,
+            file,
+            line,
+            why.hint,
+            why.function or function,
+            eager,
+            why.why.id,
+            wrote=why.wrote,
+            stack=tuple(stack),
+            seconds=seconds,
+        )
 
     @property
     def code(self) -> list[CodeLine]:
@@ -60,7 +89,33 @@ class Break:
         text += place_text(f"{self.file}:{self.line}") if self.file else "an unknown place"
         if self.function:
             text += f" in {self.function}"
+        if self.wrote:
+            text += f": `{self.wrote}`"
         return f"{text}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What the breaks of one id come to: how many places, in how many compilations, and the seconds
+    that it took to compile what follows them."""
+
+    id: str
+    places: int
+    times: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.id} x{self.times} ({self.seconds * 1e3:.0f} ms)"
+
+
+def causes_of(breaks: Iterable[Break]) -> list[Cause]:
+    """What the breaks come to by their ids, that with the most seconds first."""
+    causes: dict[str, Cause] = {}
+    for item in breaks:
+        known = causes.get(item.id, Cause(item.id, 0, 0, 0.0))
+        times, seconds = known.times + item.times, known.seconds + item.seconds
+        causes[item.id] = Cause(item.id, known.places + 1, times, seconds)
+    return sorted(causes.values(), key=lambda cause: -cause.seconds)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ingot.explain.programs import BACKWARD
-from ingot.explain.records import Break, KernelReport, ValueReport
+from ingot.explain.records import Break, KernelReport, ValueReport, causes_of
 from ingot.explain.text import (
     code_at,
     cut,
@@ -113,11 +113,16 @@ def kernels_text(kernels: Sequence[KernelReport]) -> str:
 
 
 def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
-    """Each break's place, function and reason, its line of code, and its hint; where they are many,
-    only the first."""
-    lines = []
+    """Each break's place, function and reason, the calls that led there, its line of code, and its
+    hint; where they are many, only the first. Before them, what they come to by their causes."""
+    lines = cause_lines(breaks)
+    few = list(lines)
     for item in breaks:
         lines.append(str(item))
+        few.append(str(item))
+        for call in item.stack[:-1]:
+            place = place_text(f"{call.file}:{call.line}")
+            lines.append(f"    through {place} in {call.function}: {call.text}")
         code = code_at(f"{item.file}:{item.line}")
         if code:
             lines.append(f"    {code}")
@@ -125,7 +130,15 @@ def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
             lines.append(f"    hint: {item.hint}")
     if len(lines) <= room:
         return lines
-    return cut(list(map(str, breaks)), room, "break")
+    return cut(few, room, "break")
+
+
+def cause_lines(breaks: Sequence[Break]) -> list[str]:
+    """Where there are several, what they come to by their causes, in a line."""
+    if sum(item.times for item in breaks) < 2:
+        return []
+    causes = ", ".join(map(str, causes_of(breaks)))
+    return [f"breaks by cause, with the time to compile what follows: {causes}"]
 
 
 def kernel_lines(kernels: Sequence[KernelReport], room: int, width: int = WIDTH) -> list[str]:

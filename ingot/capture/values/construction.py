@@ -45,6 +45,7 @@ from ingot.capture.values.sequences import (
 from ingot.capture.values.sets import SetValue
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 from ingot.capture.values.tensor import SymIntValue
+from ingot.capture.values.wording import public_name
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -139,7 +140,8 @@ def new(session: Session, base: type, args: Arguments, kwargs: Keywords) -> Valu
             return instance
     raise session.unsupported(
         "construction",
-        f"an instance of {cls.__qualname__} is made, a subclass of {native.__qualname__}",
+        f"an instance of {public_name(cls)} is made, a class written in C",
+        of=native,
     )
 
 
