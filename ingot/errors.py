@@ -147,6 +147,7 @@ class GraphBreakError(IngotError, RuntimeError):
         super().__init__("\n".join([str(reason), *stack_lines(reason.stack)]))
         self.reason, self.where, self.hint = reason.sentence, reason.where, reason.hint
         self.function, self.wrote, self.stack = reason.function, reason.wrote, reason.stack
+        self.why = why.why
 
 
 class RecompileError(IngotError, RuntimeError):

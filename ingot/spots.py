@@ -6,10 +6,11 @@ is read as the user wrote it. That is done where a reason is told, never on the 
 
 from __future__ import annotations
 
+import dis
 import linecache
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from types import CodeType
 from typing import NamedTuple
@@ -20,7 +21,12 @@ WIDEST = 100
 _KEYWORDS = re.compile(r"(?:^|\s)(?:(?:el)?if|while|assert|with|raise|for\s.+\sin)\s+$")
 """What stands before an expression and says what is done with it."""
 
-_DEFINES = ("def ", "class ", "@", "async def ")
+_COMPOUND = re.compile(r"(?:with|if|while|for|class|def|async|@)\b")
+"""Begins a statement that has others inside of it."""
+
+
+_FUNCTION = re.compile(r"\s*(?:async\s+)?def\s|.*\blambda\b")
+_MOST_DECORATORS = 30  # lines of them that are looked through
 
 
 class Spot(NamedTuple):
@@ -47,10 +53,9 @@ class Spot(NamedTuple):
     @property
     def wrote(self) -> str:
         """The expression as the user wrote it, on one line, with the keyword that it stands behind;
-        "" where the file cannot be read, or defines something there."""
+        "" where the file cannot be read."""
         if not self.end_line:
-            line = _without_comment(self.text)
-            return "" if line.startswith(_DEFINES) else _on_one_line(line)
+            return _on_one_line(_without_comment(self.text))
         lines = []
         for number in range(self.line, self.end_line + 1):
             lines.append(line_of(self.file, number).encode("utf-8", "surrogatepass"))
@@ -60,36 +65,33 @@ class Spot(NamedTuple):
         text = b"\n".join(lines).decode("utf-8", "replace")
         if keyword is not None:
             text = keyword[0].strip() + " " + text
-        if text.startswith(_DEFINES):
-            return ""
-        if re.match(r"(with|if|while|for)\s", text) and self.end_line > self.line:
-            text = text.partition("\n")[0].rstrip(" :")  # not the statements inside of it
+        if _COMPOUND.match(text) and self.end_line > self.line:  # not the statements inside of it
+            text = _without_comment(text.partition("\n")[0])
         return _on_one_line(text)
 
 
 def spot_at(code: CodeType, offset: int, line: int, is_load: bool = False) -> Spot:
     """The spot of the instruction at an offset, whose line is known. Where it loads what is then
     called, that is the call."""
-    positions = list(islice(code.co_positions(), offset // 2, None))
-    start, end_line, column, end_column = positions[0]
+    start, end_line, column, end_column = next(islice(code.co_positions(), offset // 2, None))
     if start is None or end_line is None or column is None or end_column is None:
         return Spot(code.co_filename, line, code.co_qualname)
+    spot = Spot(code.co_filename, start, code.co_qualname, end_line, column, end_column)
     if is_load:
-        end_line, end_column = _called(positions, (start, column), (end_line, end_column))
-    return Spot(code.co_filename, start, code.co_qualname, end_line, column, end_column)
+        return _called(code, offset, spot)
+    return spot
 
 
-def _called(
-    positions: Iterable[tuple[int | None, ...]], start: tuple[int, int], end: tuple[int, int]
-) -> tuple[int, int]:
-    """The end of the call of what ends there: the first wider expression that begins in the same
-    place, if it goes on with a parenthesis. It is given the positions of what follows."""
-    for line, end_line, column, end_column in positions:
-        if (line, column) != start or end_line is None or end_column is None:
+def _called(code: CodeType, offset: int, spot: Spot) -> Spot:
+    """The call of what an instruction at an offset loads, or the spot itself if there is none.
+
+    It is the first one behind the instruction that begins in the same place."""
+    for place, (line, end_line, column, end_column) in enumerate(code.co_positions()):
+        if 2 * place <= offset or (line, column) != (spot.line, spot.column):
             continue
-        if (end_line, end_column) > end:
-            return end_line, end_column
-    return end
+        if "CALL" in dis.opname[code.co_code[2 * place]] and end_line and end_column is not None:
+            return spot._replace(end_line=end_line, end_column=end_column)
+    return spot
 
 
 def spot_of_line(where: str, function: str = "") -> Spot | None:
@@ -105,10 +107,25 @@ def stack_lines(stack: Sequence[Spot]) -> list[str]:
     lines = []
     if len(stack) > 1:
         for spot in stack:
-            lines.append(f'  File "{spot.file}", line {spot.line}, in {spot.function}')
+            lines.append(f'  File "{spot.file}", line {spot.line}, in {short_name(spot.function)}')
             if spot.text:
                 lines.append(f"    {spot.text}")
     return lines
+
+
+def spot_of_function(code: CodeType) -> Spot:
+    """Where a function is defined, below its decorators."""
+    first = line = code.co_firstlineno
+    while line < first + _MOST_DECORATORS and not _FUNCTION.match(line_of(code.co_filename, line)):
+        line += 1
+    if line == first + _MOST_DECORATORS:
+        line = first
+    return Spot(code.co_filename, line, code.co_qualname)
+
+
+def short_name(function: str) -> str:
+    """The name of a function, without those of the functions that it is defined in."""
+    return function.rpartition("<locals>.")[2]
 
 
 def line_of(file: str, line: int) -> str:
@@ -122,7 +139,8 @@ def line_of(file: str, line: int) -> str:
 
 
 def _without_comment(line: str) -> str:
-    return re.sub(r"\s+#[^'\"]*$", "", line)
+    """A line without the comment at its end and, before that, the colon of a statement."""
+    return re.sub(r"\s+#[^'\"]*$", "", line).rstrip(" :")
 
 
 def _on_one_line(text: str) -> str:

@@ -58,6 +58,7 @@ from ingot.capture.values.wrap import wrap_object
 from ingot.errors import Unsupported
 from ingot.origins import is_trusted
 from ingot.reasons import SKIP, Action, reason_of
+from ingot.spots import spot_of_function
 
 _T = TypeVar("_T")
 
@@ -215,9 +216,8 @@ class Session(Semantics, Reading):
             function = target[0]
             arguments = bind(self, *target)
         if function.code.co_flags & 0x2A0:
-            place = f"{function.code.co_filename}:{function.code.co_firstlineno}"
-            reason = reason_of("generator-function", "a generator or coroutine function", place)
-            raise Unsupported(replace(reason, function=function.code.co_qualname))
+            reason = reason_of("generator-function", "a generator or coroutine function")
+            raise Unsupported(reason.led_by([spot_of_function(function.code)]))
         return InterpreterFrame(self, program_of(function.code), function, arguments)
 
     # -- errors ------------------------------------------------------------------------------------

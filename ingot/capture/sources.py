@@ -91,8 +91,10 @@ class Source(metaclass=_Interning):
 
     @property
     def is_written(self) -> bool:
-        """Whether the user knows it by this name: it is no operand that waits at a graph break, and
-        nothing that Ingot derives or Python looks up behind the scenes."""
+        """Whether the user knows it by this name.
+
+        Operands that wait at a graph break have no such names, nor has what Ingot derives or Python
+        looks up behind the scenes."""
         name = self.name
         return not ("(" in name or "__" in name or " " in name.partition("[")[0])
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ingot.errors import Unsupported
 from ingot.explain.text import code_around, place_text, split_where
+from ingot.spots import short_name
 
 INTERNAL: Mapping[str, Any] = MappingProxyType({"internal": True})
 """Metadata of a field that is no plain data."""
@@ -88,7 +89,7 @@ class Break:
         text = "in eager from " if self.eager else "break at "
         text += place_text(f"{self.file}:{self.line}") if self.file else "an unknown place"
         if self.function:
-            text += f" in {self.function}"
+            text += f" in {short_name(self.function)}"
         if self.wrote:
             text += f": `{self.wrote}`"
         return f"{text}: {self.reason}"
@@ -96,8 +97,8 @@ class Break:
 
 @dataclass(frozen=True)
 class Cause:
-    """What the breaks of one id come to: how many places, in how many compilations, and the seconds
-    that it took to compile what follows them."""
+    """What the breaks of one id come to: how many places, and in how many compilations. To compile
+    what follows them took `seconds`."""
 
     id: str
     places: int

@@ -66,9 +66,10 @@ class Report:
     `graphs`, `breaks`, `recompiles` and `history` are of all that was compiled for the function so
     far; each break counts once, and `causes` sums them by their ids. `programs`, `kernels` (of the
     forwards), `guards`, `fixed_sizes` (why sizes that vary, or are marked as dynamic, are compiled
-    for) and the figures are of its regions (from its start to a graph break, from there to the next, and so on) as they were
-    compiled last. `saved` are the values that forwards save for their backwards, `recomputed` those
-    that backwards compute once more; both say why. `cuda_graphs` says of each program of
+    for) and the figures are of its regions (from its start to a graph break, from there to the
+    next, and so on) as they were compiled last. `saved` are the values that forwards save for their
+    backwards, `recomputed` those that backwards compute once more; both say why. `cuda_graphs` says
+    of each program of
     `mode="reduce-overhead"` how it is replayed, or why it is not, `tuned` of each product that
     `mode="max-autotune"` measured what was chosen. `kept` says whether programs were found among
     those that earlier processes kept, or why they are not kept. `peak_bytes` and

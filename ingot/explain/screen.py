@@ -23,6 +23,7 @@ from ingot.explain.text import (
     size_text,
 )
 from ingot.sequences import at
+from ingot.spots import short_name
 
 if TYPE_CHECKING:
     from ingot.explain.report import Report
@@ -34,7 +35,7 @@ NARROWEST, WIDEST = 60, 200
 def lines_of(report: Report, width: int = WIDTH) -> list[str]:
     """The report's lines, of at most `width` columns, if that is from NARROWEST to WIDEST."""
     width = max(NARROWEST, min(width, WIDEST))
-    head = head_lines(report) + break_lines(report.breaks, 9)
+    head = head_lines(report) + break_lines(report.breaks, 12)
     head += listed("compiled again because", report.recompiles, 5, "reason")
     head += listed("fixed sizes", report.fixed_sizes, 4, "size")
     head += listed("CUDA graphs", report.cuda_graphs, 4, "program")
@@ -122,7 +123,7 @@ def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
         few.append(str(item))
         for call in item.stack[:-1]:
             place = place_text(f"{call.file}:{call.line}")
-            lines.append(f"    through {place} in {call.function}: {call.text}")
+            lines.append(f"    through {place} in {short_name(call.function)}: {call.text}")
         code = code_at(f"{item.file}:{item.line}")
         if code:
             lines.append(f"    {code}")

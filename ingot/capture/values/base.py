@@ -265,7 +265,7 @@ class Value:
             return NativeMethod(self, name, slot)
         if name == "__doc__":
             return session.wrap_constant(self.python_type().__doc__)
-        sentence = f"attribute {name!r} of {self.describe()}"
+        sentence = f"attribute {name!r} of {self.describe()}, for which Ingot has no rule"
         raise session.unsupported("attribute", sentence, of=self)
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
@@ -346,7 +346,8 @@ class Value:
             raise session.raised(
                 TypeError, f"'{type_name(self.python_type())}' object is not callable"
             )
-        raise session.unsupported("call", f"a call of {self.describe()}", of=self)
+        sentence = f"a call of {self.describe()}, for which Ingot has no rule"
+        raise session.unsupported("call", sentence, of=self)
 
     def unary(self, session: Session, function: UnaryOperator) -> Value:
         raise session.unsupported("operator", f"{operator_text(function)} of {self.describe()}")

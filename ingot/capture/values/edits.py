@@ -1,5 +1,6 @@
-"""What to change where the program calls what cannot be captured: by the names of classes and
-functions, beside the hints that reasons have by their ids."""
+"""What to change where the program calls what cannot be captured.
+
+It is found by the names of classes and functions. Reasons have a hint by their ids beside it."""
 
 from __future__ import annotations
 
@@ -53,14 +54,14 @@ EDITS = {
     "json": "return the values, and write JSON outside the compiled function",
     "pickle": "return the values, and pickle them outside the compiled function",
     "itertools.count": "count with range(), or keep the counter outside the compiled function",
+    "str": "make the text outside the compiled function",
     "weakref": "make weak references outside the compiled function",
 }
 """By the public name of a class or function, or the beginning of it."""
 
 
 def edit_for(thing: Any) -> str:
-    """What to do about a class, a function, or a value of either; "" where there is no more to say
-    than the reason's own hint."""
+    """What to do about a class, a function, or a value of either; "" for the reason's own hint."""
     if isinstance(thing, Value):
         called = getattr(thing, "object", None)
         thing = thing.python_type()

@@ -150,7 +150,7 @@ def _state_meaning(name: str) -> None:
             function = session.builtin(method)
             assert isinstance(function, FunctionValue)
             return session.inline(function, args, kwargs)
-        raise session.unsupported("python-random", f"{name}() of a generator of the user's")
+        raise session.unsupported("python-random", f"{name}() of a random.Random of the program")
 
     def in_c(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if _is_global(session, args):

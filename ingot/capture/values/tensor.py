@@ -401,7 +401,7 @@ class TensorValue(Value):
             if known is not None:
                 return session.wrap_constant(known.tolist())
         if name in _DATA or name in _REFUSED:
-            kind = "acts on the object"
+            kind = "acts on the object itself, here"
             if name in _DATA:
                 kind = "depends on the data of"
             raise session.unsupported("tensor-object", f"Tensor.{name} {kind} {self.describe()}")

@@ -48,13 +48,15 @@ def public_name(thing: Any) -> str:
     module = getattr(thing, "__module__", None)
     owner = getattr(thing, "__self__", None) or getattr(thing, "__objclass__", None)
     if not isinstance(module, str) and owner is not None:  # a method written in C
-        module = getattr(type(owner), "__module__", None)
+        cls = owner if isinstance(owner, type) else type(owner)
+        module = getattr(cls, "__module__", None)
     if not isinstance(module, str) or module in ("builtins", "__main__") or "cython" in module:
         return name
     if thing is open:
         return name
     if module[:1] == "_" and module[1:] in sys.stdlib_module_names:
         module = module[1:]
+    module = module.replace("torch._C._", "torch.")
     return f"{_PUBLIC.get(module, module)}.{name}"
 
 
