@@ -53,7 +53,7 @@ FAMILIES: dict[str, Family] = {
     "data-branch": Family("use torch.where, or move the branch out of the compiled function"),
     "mask-size": Family("use torch.where or masked_fill"),
     "data-membership": Family("use torch.isin, or keep what is searched in a Python container"),
-    "data-asked": Family("keep it a tensor, or move it out of the function"),
+    "data-asked": Family("compute it as a tensor and use torch.where, or ask outside"),
     "data-conversion": Family("keep it a tensor, or convert it outside the compiled function"),
     "unknown-value": Family("keep it a tensor, or compute it outside the compiled function"),
     "number-in-tensor": Family("keep it a tensor: use torch.where, torch.maximum or torch.minimum"),

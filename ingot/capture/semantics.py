@@ -11,7 +11,7 @@ import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import chain
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
@@ -202,6 +202,9 @@ class Semantics:
             raise self._not_known(unknown.args[0]) from None
 
     def _not_known(self: Session, value: Value) -> Unsupported:  # type: ignore[misc]
+        if value.python_type() in (FunctionType, MethodType):
+            reason = f"a function written in C may call {value.describe()}"
+            return self.unsupported("c-function", reason)
         reason = f"the value of {value.describe()} is needed, which only a call knows"
         return self.unsupported("unknown-value", reason)
 

@@ -105,7 +105,8 @@ not compiled.
 
 ## Errors
 
-Your program's own errors are raised as in eager, by the same line, with the same text.
+Your program's own errors are raised as in eager, by the same line, with the same text. Ingot adds
+nothing to them.
 
 | You write | What is raised |
 |---|---|

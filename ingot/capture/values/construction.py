@@ -73,8 +73,8 @@ def call_class(session: Session, cls: Value, *args: Value, **kwargs: Value) -> V
 def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """type.__call__: `__new__`, and `__init__` if that gave an instance of the class."""
     if session.class_lookup(cls, "__del__") is not MISSING:
-        what = f"an instance of {cls.__qualname__} is made, which has a __del__"
-        raise session.unsupported("finalizer", what)
+        what = f"an instance of {public_name(cls)} is made, which has a __del__"
+        raise session.unsupported("finalizer", what, of=cls)
     meaning = meaning_of_construction(cls)
     if meaning is not None:
         instance: Value = meaning.rule(session, cls, args, kwargs)
@@ -141,7 +141,7 @@ def new(session: Session, base: type, args: Arguments, kwargs: Keywords) -> Valu
     raise session.unsupported(
         "construction",
         f"an instance of {public_name(cls)} is made, a class written in C",
-        of=native,
+        of=cls,
     )
 
 

@@ -33,6 +33,8 @@ EDITS = {
     "sqlite3": _SYSTEM,
     "subprocess": _SYSTEM,
     "signal": _SYSTEM,
+    "random.Random.shuffle": "index with torch.randperm, or shuffle outside the compiled function",
+    "random.Random.sample": "index with torch.randperm, or draw outside the compiled function",
     "numpy.random": "draw with torch.rand or torch.randn, or pass the numbers in",
     "torch.Generator": "make it outside the compiled function, and draw there",
     "torch.nested": "make nested tensors outside the compiled function",

@@ -54,7 +54,8 @@ def _is_global(session: Session, args: Arguments) -> bool:
 
 
 def _refused(session: Session, name: str, why: str) -> Exception:
-    return session.unsupported("python-random", f"random.{name}(){why}")
+    function = getattr(random, name, None)
+    return session.unsupported("python-random", f"random.{name}(){why}", of=function)
 
 
 def _plain(session: Session, name: str, value: Value) -> Any:
