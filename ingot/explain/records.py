@@ -85,6 +85,18 @@ class Break:
         """The line, and those around it, as far as the file can be read."""
         return [CodeLine(*line) for line in code_around(f"{self.file}:{self.line}")]
 
+    @property
+    def cost(self) -> str:
+        """What it costs, in a clause."""
+        if self.eager:
+            return "what follows runs in eager, op by op"
+        text = "each call leaves the compiled code here"
+        if self.seconds:
+            text += f", and compiling what follows took {self.seconds * 1e3:.0f} ms"
+        if self.times > 1:
+            text += f" (x{self.times})"
+        return text
+
     def __str__(self) -> str:
         text = "in eager from " if self.eager else "break at "
         text += place_text(f"{self.file}:{self.line}") if self.file else "an unknown place"
@@ -235,7 +247,7 @@ class HistoryEntry:
 
 
 PROPERTIES: Mapping[type, tuple[str, ...]] = {
-    Break: ("code",),
+    Break: ("code", "cost"),
     ValueReport: ("total_bytes",),
 }
 """What is plain data beside the fields of a record; other rooms of the report add theirs."""

@@ -116,22 +116,29 @@ def kernels_text(kernels: Sequence[KernelReport]) -> str:
 def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
     """Each break's place, function and reason, the calls that led there, its line of code, and its
     hint; where they are many, only the first. Before them, what they come to by their causes."""
-    lines = cause_lines(breaks)
-    few = list(lines)
-    for item in breaks:
-        lines.append(str(item))
-        few.append(str(item))
-        for call in item.stack[:-1]:
-            place = place_text(f"{call.file}:{call.line}")
-            lines.append(f"    through {place} in {short_name(call.function)}: {call.text}")
-        code = code_at(f"{item.file}:{item.line}")
-        if code:
-            lines.append(f"    {code}")
-        if item.hint:
-            lines.append(f"    hint: {item.hint}")
-    if len(lines) <= room:
-        return lines
+    few = [*cause_lines(breaks), *map(str, breaks)]
+    for tells_cost in (True, False):
+        lines = cause_lines(breaks)
+        for item in breaks:
+            lines += _lines_of_break(item, tells_cost)
+        if len(lines) <= room:
+            return lines
     return cut(few, room, "break")
+
+
+def _lines_of_break(item: Break, tells_cost: bool) -> list[str]:
+    lines = [str(item)]
+    for call in item.stack[:-1]:
+        place = place_text(f"{call.file}:{call.line}")
+        lines.append(f"    through {place} in {short_name(call.function)}: {call.text}")
+    code = code_at(f"{item.file}:{item.line}")
+    if code:
+        lines.append(f"    {code}")
+    if item.hint:
+        lines.append(f"    hint: {item.hint}")
+    if tells_cost:
+        lines.append(f"    cost: {item.cost}")
+    return lines
 
 
 def cause_lines(breaks: Sequence[Break]) -> list[str]:

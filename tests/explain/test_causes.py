@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 import ingot
+from ingot import events
 from ingot.errors import GraphBreakError
 from ingot.spots import Spot
 from tests.explain.causes import CAUSES, LOCK, MARK, Cause
@@ -140,6 +143,27 @@ def test_long_expressions_are_cut() -> None:
     assert len(wrote) <= 100
 
 
+def test_events_have_the_same_words(tmp_path: Path) -> None:
+    def inner(x):
+        return x if x.sum() > 0 else -x
+
+    def outer(x):
+        return inner(x.sin())
+
+    trace = tmp_path / "trace.jsonl"
+    events.trace_to(trace)
+    try:
+        report = ingot.explain(outer)(torch.ones(3))
+    finally:
+        events.trace_to(None)
+    noted = [json.loads(line) for line in trace.read_text("utf-8").splitlines()]
+    [event] = [event for event in noted if event["event"] == "break"]
+    [found] = report.breaks
+    words = found.id, found.wrote, found.reason, found.hint
+    assert words == (event["cause"], event["wrote"], event["reason"], event["hint"])
+    assert [place.rpartition(".")[2] for place in event["stack"]] == ["outer", "inner"]
+
+
 # -- breaks by their causes ------------------------------------------------------------------------
 
 
@@ -167,6 +191,16 @@ def test_a_loop_sums_its_breaks_by_cause() -> None:
     assert "breaks by cause" in str(report)
 
 
+def test_what_runs_in_eager_costs_no_more_than_that() -> None:
+    def rows(x):
+        for row in x:
+            yield row * 2
+
+    [found] = ingot.explain(rows)(torch.ones(2, 2)).breaks
+    assert found.eager and found.cost == "what follows runs in eager, op by op"
+    assert (found.line, found.wrote) == (rows.__code__.co_firstlineno, "def rows(x)")
+
+
 def test_a_training_step_sums_its_breaks_by_cause() -> None:
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -190,6 +224,7 @@ def test_a_training_step_sums_its_breaks_by_cause() -> None:
         "loss = clipped(model(x).square().mean())",
         "if loss > 10:",
     ]
+    assert "leaves the compiled code here, and compiling" in found.cost
     assert "through" in str(report) and "`if loss > 10`" in str(report)
     plain = report.to_dict()["breaks"][0]
     assert plain["stack"][0]["text"].startswith("loss = clipped")
