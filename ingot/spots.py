@@ -63,10 +63,10 @@ class Spot(NamedTuple):
         before, lines[0] = first[: self.column].decode("utf-8", "replace"), lines[0][self.column :]
         keyword = _KEYWORDS.search(before)
         text = b"\n".join(lines).decode("utf-8", "replace")
-        if keyword is not None:
-            text = keyword[0].strip() + " " + text
         if _COMPOUND.match(text) and self.end_line > self.line:  # not the statements inside of it
             text = _without_comment(text.partition("\n")[0])
+        if keyword is not None:
+            text = keyword[0].strip() + " " + text
         return _on_one_line(text)
 
 
