@@ -94,7 +94,7 @@ class EagerCalls:
         again = "not tried again while the facts hold"
         if not left:
             again = failure.again()
-        reason.why = replace(reason.why, sentence=f"{reason.reason} ({again})")
+        reason.why = replace(reason.why, sentence=f"{reason.why.sentence} ({again})")
         compilation.skipped = reason
         if failure.count == 1 and not passes:
             log.error("internal error, the call runs in eager; please report this", exc_info=error)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from ingot.reasons import BREAK, EAGER_REFUSES, REFUSED, SKIP, Action, Reason, reason_of
+from ingot.spots import stack_lines
 
 AnyError = TypeVar("AnyError", bound=Exception)
 
@@ -81,6 +82,11 @@ class Unsupported(IngotError):
         return self.why.sentence
 
     @property
+    def wrote(self) -> str:
+        """What is to blame, as the user wrote it; "" if that is not known."""
+        return self.why.wrote
+
+    @property
     def where(self) -> str:
         return self.why.where
 
@@ -129,8 +135,8 @@ def unsupported(
 
 class GraphBreakError(IngotError, RuntimeError):
     """Raised under `fullgraph=True` where the graph would have been broken or the call run in
-    eager. Reason, place and hint are in the text and attributes; so is the function of the
-    place."""
+    eager. What the user wrote there, reason, place and hint are in the text and attributes; so are
+    the function of the place, and the calls that led there."""
 
     def __init__(self, why: Unsupported) -> None:
         advice = "move it out of the compiled function, or allow graph breaks with fullgraph=False"
@@ -138,9 +144,10 @@ class GraphBreakError(IngotError, RuntimeError):
             reason = why.why
         else:
             reason = replace(why.why, hint=advice)
-        super().__init__(str(reason))
+        super().__init__("\n".join([str(reason), *stack_lines(reason.stack)]))
         self.reason, self.where, self.hint = reason.sentence, reason.where, reason.hint
-        self.function = reason.function
+        self.function, self.wrote, self.stack = reason.function, reason.wrote, reason.stack
+        self.why = why.why
 
 
 class RecompileError(IngotError, RuntimeError):

@@ -108,7 +108,14 @@ def note_reason(
 ) -> None:
     """A break or fallback, for a reason; `where` is taken if the reason has no place."""
     reason = why.why
-    facts = {"cause": reason.id, "reason": why.reason, "hint": why.hint}
+    facts: dict[str, Any] = {
+        "cause": reason.id,
+        "wrote": why.wrote,
+        "reason": why.reason,
+        "hint": why.hint,
+    }
+    if len(reason.stack) > 1 and _file is not None:
+        facts["stack"] = [f"{spot.where} in {spot.function}" for spot in reason.stack]
     note(kind, why.function or function, why.where or where, parent, **facts)
 
 

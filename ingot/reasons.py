@@ -7,8 +7,12 @@ In: an id of `FAMILIES`, a sentence that names what was met, and the user's line
 from __future__ import annotations
 
 import enum
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from ingot.spots import Spot, spot_of_line
 
 
 class Action(enum.Enum):
@@ -31,8 +35,10 @@ class Family(NamedTuple):
 
 
 _NO_GRADIENTS = "call it under torch.no_grad() where no gradients are needed"
+_SIZE_OF_DATA = "say what holds of the size with torch._check, or ask for it outside"
 _STATIC_SIZES = "compile without dynamic=True"
 _OUTSIDE_STORE = "return the new value, and store it outside the compiled function"
+_PASS_IN = "use it outside the compiled function, and pass in what is needed of it"
 _ARGUMENTS = "pass tensors, numbers, and containers of them"
 
 REFUSED = "refused"
@@ -47,11 +53,11 @@ FAMILIES: dict[str, Family] = {
     "data-branch": Family("use torch.where, or move the branch out of the compiled function"),
     "mask-size": Family("use torch.where or masked_fill"),
     "data-membership": Family("use torch.isin, or keep what is searched in a Python container"),
-    "data-asked": Family("keep it a tensor, or move it out of the function"),
+    "data-asked": Family("compute it as a tensor and use torch.where, or ask outside"),
     "data-conversion": Family("keep it a tensor, or convert it outside the compiled function"),
     "unknown-value": Family("keep it a tensor, or compute it outside the compiled function"),
-    "number-in-tensor": Family(),
-    "data-decided-size": Family(),
+    "number-in-tensor": Family("keep it a tensor: use torch.where, torch.maximum or torch.minimum"),
+    "data-decided-size": Family(_SIZE_OF_DATA),
     "size-check": Family(),
     "late-size-guard": Family(),
     "late-error": Family(action=SKIP),
@@ -74,7 +80,7 @@ FAMILIES: dict[str, Family] = {
     "backward-options": Family(_ARGUMENTS, SKIP),
     "second-derivatives": Family(action=SKIP),
     "checkpoint": Family(),
-    "tensor-hook": Family(),
+    "tensor-hook": Family("register it outside the compiled function"),
     "module-hook": Family(),
     "func-transform": Family(),
     "control-flow": Family(),
@@ -119,31 +125,31 @@ FAMILIES: dict[str, Family] = {
     "endless-loop": Family("is the loop endless?", SKIP),
     "argument-kind": Family(_ARGUMENTS),
     "alive-at-break": Family(),
-    "attribute": Family(),
+    "attribute": Family(_PASS_IN),
     "builtin-subclass": Family(),
-    "call": Family(),
-    "caller-variables": Family(action=SKIP),
+    "call": Family("call it outside the compiled function, and pass the result in"),
+    "caller-variables": Family("write the expression into the function itself", SKIP),
     "container-order": Family(),
     "exception": Family(),
     "finalizer": Family("make the object outside the compiled function, and pass it in", SKIP),
-    "foreign-object": Family(),
-    "generator": Family(),
+    "foreign-object": Family(_PASS_IN),
+    "generator": Family("loop over a list, a tuple or a range"),
     "identity": Family(),
-    "instruction": Family(),
-    "iterator": Family(),
+    "instruction": Family("move it out of the compiled function"),
+    "iterator": Family("loop over a list, a tuple or a range"),
     "library-function": Family(),
     "not-a-function": Family(),
-    "operator": Family(),
-    "text": Family(),
+    "operator": Family("compute it outside the compiled function, and pass the result in"),
+    "text": Family("make the text outside the compiled function"),
     "unbound-name": Family(),
     "unstable-capture": Family(action=SKIP),
-    "whole-function": Family(),
+    "whole-function": Family("call it around the compiled function"),
     "wrong-arguments": Family(),
     # -- tensors, modules, arrays
     "tensor-subclass": Family("pass a plain tensor"),
     "tensor-layout": Family("convert the tensor before the call"),
     "tensor-kind": Family(),
-    "tensor-object": Family(),
+    "tensor-object": Family("call it outside the compiled function"),
     "nested-tensor": Family(),
     "conjugate-view": Family(),
     LAZY_MODULE: Family("call the module once before it is compiled", SKIP),
@@ -154,7 +160,7 @@ FAMILIES: dict[str, Family] = {
     "symbolic-memory": Family(_STATIC_SIZES),
     "symbolic-number": Family(_STATIC_SIZES),
     "static-backend": Family(_STATIC_SIZES),
-    "symbolic-size-value": Family(),
+    "symbolic-size-value": Family(_SIZE_OF_DATA),
     LARGE_INTEGER: Family(action=SKIP),
     "variants": Family("Report.recompiles says what varies", SKIP),
     "marked-sizes": Family(action=SKIP),
@@ -181,12 +187,18 @@ FAMILIES: dict[str, Family] = {
 beside moving the line elsewhere."""
 
 
+_OF_OPERATIONS = frozenset(
+    {EAGER_REFUSES, "devices-in-op", "op-fails", "op-form", "no-shape-rule", "no-symbolic-rule"}
+)
+"""Reasons that may be met behind capture, where of an operation the line alone is known."""
+
+
 @dataclass(frozen=True)
 class Reason:
     """One reason. `where` is the user's "file:line", in `function`; `hint` says what to change.
 
-    `step` is the number of an instruction, where the graph has to be broken before another one than
-    that which failed.
+    `stack` are the user's calls that led there, the outermost first. `step` is the number of an
+    instruction, where the graph has to be broken before another one than that which failed.
     """
 
     id: str
@@ -196,6 +208,7 @@ class Reason:
     hint: str = ""
     action: Action = BREAK
     step: int | None = None
+    stack: tuple[Spot, ...] = ()
 
     def __str__(self) -> str:
         place = ""
@@ -204,7 +217,32 @@ class Reason:
         hint = ""
         if self.hint:
             hint = f" (hint: {self.hint})"
-        return f"{self.sentence}{place}{hint}"
+        return f"{self.words}{place}{hint}"
+
+    @property
+    def wrote(self) -> str:
+        """What is to blame, as the user wrote it; "" if that is not known."""
+        if self.stack:
+            return self.stack[-1].wrote
+        spot = spot_of_line(self.where)
+        if spot is None or self.id not in _OF_OPERATIONS:
+            return ""
+        return spot.wrote
+
+    @property
+    def words(self) -> str:
+        """What the user wrote, and the sentence."""
+        if self.wrote:
+            return f"`{self.wrote}`: {self.sentence}"
+        return self.sentence
+
+    @property
+    def calls(self) -> tuple[Spot, ...]:
+        """The stack, or at least its innermost line; empty if that is not known."""
+        spot = spot_of_line(self.where, self.function)
+        if self.stack or spot is None:
+            return self.stack
+        return (spot,)
 
     @property
     def may_break(self) -> bool:
@@ -221,11 +259,23 @@ class Reason:
         """Whether a call in eager takes it away."""
         return self.id == LAZY_MODULE
 
+    def led_by(self, stack: Sequence[Spot]) -> Reason:
+        """The same with the calls that led there, if it is where they end."""
+        if self.stack or not stack or self.where not in ("", stack[-1].where):
+            return self
+        innermost = stack[-1]
+        function = self.function or innermost.function
+        return replace(self, where=innermost.where, function=function, stack=tuple(stack))
+
     def at(self, where: str) -> Reason:
         """The same at a line, unless it has one."""
         if self.where:
             return self
         return replace(self, where=where)
+
+
+_ATEN = re.compile(r"\baten\.(\w+)\.\w+")
+"""An ATen op, of which a sentence tells the name alone: the user wrote no overload."""
 
 
 def reason_of(
@@ -238,5 +288,5 @@ def reason_of(
     step: int | None = None,
 ) -> Reason:
     """The reason of an id, with its family's hint, and its action unless another is named."""
-    family = FAMILIES[id]
+    family, sentence = FAMILIES[id], _ATEN.sub(r"\1", sentence)
     return Reason(id, sentence, where, function, family.hint, action or family.action, step)

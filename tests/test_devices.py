@@ -48,7 +48,7 @@ def test_numbers_on_the_cpu_go_along_with_a_gpu() -> None:
         used.meta["val"] = of.meta["val"]
         if refused:
             with pytest.raises(
-                Unsupported, match="neg.default of tensors on the CPU, beside those on cuda:1"
+                Unsupported, match="neg of tensors on the CPU, beside those on cuda:1"
             ):
                 on_host(graph)
             graph.erase_node(used)

@@ -18,7 +18,7 @@ from ingot.reasons import BREAK, FAMILIES, RAISE_IN_EAGER, SKIP, reason_of
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ingot"
 MAKERS = {"unsupported", "reason_of"}  # functions whose first argument is an id
-PASSED_ON = {"id", "reason.why.id", "end.why.id", "*why"}  # ids that another reason has brought
+PASSED_ON = {"id", "reason.why.id", "*why"}  # ids that another reason has brought
 CONSTANTS = {name for name, id in vars(reasons).items() if isinstance(id, str) and id in FAMILIES}
 
 

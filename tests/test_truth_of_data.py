@@ -394,7 +394,7 @@ BROKEN = {
     either: "a branch on the number",
     either_of_tensors: "a branch on the values",
     a_conditional_expression: "a branch on the number",
-    equal_tensors: "aten.equal",
+    equal_tensors: "the result of equal",
     joined_in_a_loop: "a branch on the number",
 }
 """Where neither answer only leads to an error, as far as capture looks ahead."""

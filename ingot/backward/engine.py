@@ -334,7 +334,8 @@ def _report(reason: Unsupported) -> None:
         return
     _reasons.add(reason.reason)
     compilation = Compilation("backward", _place())
-    compilation.skipped = Unsupported(replace(reason.why, where=_place(), function="", action=SKIP))
+    why = replace(reason.why, where=_place(), function="", action=SKIP, stack=())
+    compilation.skipped = Unsupported(why)
     _compilations.append(compilation)
     events.note_reason(events.FALLBACK, "backward", "", compilation.skipped)
 

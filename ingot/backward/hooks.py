@@ -222,7 +222,7 @@ def _captured(fixed: tuple[Any, ...], gradients: tuple[Any, ...]) -> Captured:
     try:
         captured = capture_call(call, arguments, {}, Request(Options(dynamic=False)))
     except Unsupported as reason:
-        sentence = f"{name}: {reason.reason}"
+        sentence = f"{name}: {reason.why.sentence}"
         raise Unsupported(
             replace(reason.why, sentence=sentence, function="", action=BREAK)
         ) from None

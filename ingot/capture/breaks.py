@@ -215,7 +215,10 @@ def _broken(session: Session, frame: InterpreterFrame) -> _Broken:
     if instruction.op in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
         return _broken_call(session, instruction, stack)
     if instruction.op not in STEPS:
-        raise session.unsupported("instruction", f"a graph break at {instruction.op}", action=SKIP)
+        sentence = "a graph cannot be broken in the middle of this"
+        if instruction.op == "RETURN_GENERATOR":
+            sentence = "a graph cannot be broken where a generator or coroutine begins"
+        raise session.unsupported("instruction", sentence, action=SKIP)
     step = STEPS[instruction.op](instruction)
     if step.peeks == (1, 5) and stack[-4] is not NULL:
         step = bound_exit_step(step)

@@ -25,7 +25,7 @@ from ingot.capture.chain import Chain, Continuations
 from ingot.capture.graph_inputs import GraphInput
 from ingot.capture.guard_set import GuardSet
 from ingot.capture.guards import Observed, Quantity, SpeculativeSizes
-from ingot.capture.interpreter import InterpreterFrame, run_chain
+from ingot.capture.interpreter import InterpreterFrame, run_chain, spots
 from ingot.capture.recorder import GraphRecorder
 from ingot.capture.residual import Recipe, Residual, called
 from ingot.capture.results import Results
@@ -281,10 +281,8 @@ def _attempt_after(attempt: Attempt, reason: Unsupported, request: Request) -> A
 
 def _blame(end: Unsupported, reason: Unsupported) -> None:
     """Has the reason of a graph break stand for the reason why the graph cannot be broken there."""
-    sentence = f"{end.reason}, where the graph cannot be broken: {reason.reason}"
-    reason.why = replace(
-        reason.why, id=end.why.id, sentence=sentence, where=end.where, hint=end.hint
-    )
+    why = f"{end.why.sentence}, where the graph cannot be broken: {reason.why.sentence}"
+    reason.why = replace(end.why, sentence=why, action=reason.why.action, step=reason.why.step)
 
 
 def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
@@ -321,6 +319,7 @@ def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
         reason = EagerRaises(
             f"the program raises {raised.value.message()}", raised.where, id=PROGRAM_RAISES
         )
+        reason.why = reason.why.led_by(spots(raised.stack))
         asked = session.state(CompilingAnswer).is_asked
         reason.evidence = Evidence(guards, asked_compiling=asked)
         raise reason from None

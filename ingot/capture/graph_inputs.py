@@ -78,9 +78,10 @@ class GraphInputs:
             fake = self.context.fake(tensor, dims, name, bounds)
         except Unsupported as reason:
             action = STATIC if dims else BREAK  # no guard tells of symbols yet
-            raise session.unsupported(
-                reason.why.id, f"{name}: {reason.reason}", action=action
-            ) from None
+            sentence = reason.why.sentence
+            if source.is_written:
+                sentence = f"{name}: {sentence}"
+            raise session.unsupported(reason.why.id, sentence, action=action) from None
         if dims:
             expr = self.context.shapes.to_expr
             sizes, strides = list(map(expr, fake.shape)), list(map(expr, fake.stride()))

@@ -11,7 +11,7 @@ method, a generator's step) start a loop of their own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.bytecode import Handler, Program
@@ -22,6 +22,7 @@ from ingot.capture.values.functions import FunctionValue
 from ingot.errors import Unsupported
 from ingot.native import _native
 from ingot.serial import safe_point
+from ingot.spots import Spot, spot_at
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -42,6 +43,10 @@ def handles(*names: str) -> Callable[[OpcodeHandler], OpcodeHandler]:
     return register
 
 
+_LOADS = frozenset({"LOAD_ATTR", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_SUPER_ATTR"})
+"""What may load something that is called then."""
+
+
 @functools.cache
 def _place(file: str, line: int) -> str:
     return f"{file}:{line}"
@@ -58,6 +63,16 @@ def decoded(program: Program) -> tuple[tuple[OpcodeHandler, Any], ...]:
             op, arg = "LOAD_VALUE", ConstantValue(arg)
         handlers.append((HANDLERS[op], arg))
     return tuple(handlers)
+
+
+def spots(standing: Iterable[tuple[Program, int]]) -> list[Spot]:
+    """The part of the user's line that each frame's instruction is of."""
+    found = []
+    for program, index in standing:
+        instruction = program.instructions[max(index - 1, 0)]
+        is_load = instruction.op in _LOADS
+        found.append(spot_at(program.code, instruction.offset, instruction.line, is_load))
+    return found
 
 
 class InterpreterFrame:
@@ -171,7 +186,8 @@ def _run(session: Session, bottom: int) -> Value:
     notes the instruction that cannot be captured, where the graph can be broken."""
     try:
         return _loop(session, bottom)
-    except Unsupported:
+    except Unsupported as error:
+        error.why = error.why.led_by(spots(session.standing()))
         if bottom == 1:
             session.broken_at = session.step_of_outermost
         raise
@@ -200,7 +216,7 @@ def _loop(session: Session, bottom: int) -> Value:
         except NotConstant as unknown:
             what = unknown.args[0].describe()
             raise session.unsupported(
-                "unknown-value", f"the value of {what} is not known during capture"
+                "unknown-value", f"the value of {what} is needed, which only a call knows"
             ) from None
         if outcome is None:
             continue
@@ -228,7 +244,8 @@ def _throw(session: Session, error: Value, bottom: int) -> None:
 def _is_handled(session: Session, raised: Raised, bottom: int) -> bool:
     """Whether a frame from number `bottom` on handles an exception: it is the innermost one then,
     at its handler."""
-    raised.where = raised.where or session.where
+    if not raised.where:
+        raised.where, raised.stack = session.where, session.standing()
     if raised.is_from_inside:
         _come_through(session, raised)
     while not session.frames[-1].unwind(raised):

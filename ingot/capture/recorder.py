@@ -218,7 +218,7 @@ class GraphRecorder:
         new_checks = self.context.shapes.unbacked.checks[checks:]
         if new_checks:
             raise session.unsupported(
-                "data-decided-size", f"{new_checks[-1]} is asked, which the data decide"
+                "data-decided-size", "a size is asked for, which the data decide"
             )
         return result_value(session, result, None)
 
@@ -268,7 +268,7 @@ class GraphRecorder:
             OverflowError,
         ) as error:
             name = getattr(target, "__name__", target)
-            sentence = f"{name} raises {type(error).__name__}: {error}"
+            sentence = f"{name} raises {type(error).__name__}: {error}".replace("FakeT", "T")
             is_of_fakes = any(map(str(error).__contains__, _ERRORS_OF_FAKES))
             if is_of_fakes or isinstance(error, NotImplementedError):
                 raise unsupported("op-fails", sentence, session.where) from error

@@ -11,7 +11,7 @@ import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import chain
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ingot.capture.guards import Kind
@@ -56,6 +56,7 @@ from ingot.capture.values.signatures import EMPTY
 from ingot.capture.values.subclasses import OF_SEQUENCES, SEQUENCES, BuiltinObject
 from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.tensor_objects import TensorObject
+from ingot.capture.values.wording import operator_text
 from ingot.errors import Unsupported, without_frames
 
 if TYPE_CHECKING:
@@ -201,7 +202,10 @@ class Semantics:
             raise self._not_known(unknown.args[0]) from None
 
     def _not_known(self: Session, value: Value) -> Unsupported:  # type: ignore[misc]
-        reason = f"the value of {value.describe()} is needed, which is not known during capture"
+        if value.python_type() in (FunctionType, MethodType):
+            reason = f"a function written in C may call {value.describe()}"
+            return self.unsupported("c-function", reason)
+        reason = f"the value of {value.describe()} is needed, which only a call knows"
         return self.unsupported("unknown-value", reason)
 
     def deep(self: Session, value: Value) -> Value:  # type: ignore[misc]
@@ -583,7 +587,7 @@ class Semantics:
         else:
             self.python(function, *stand_ins)
         raise self.unsupported(
-            "operator", f"operator.{name} of {left.describe()} and {right.describe()}"
+            "operator", f"{operator_text(function)} of {left.describe()} and {right.describe()}"
         )
 
     def _stand_in(self: Session, value: Value, refusing: bool) -> Any:  # type: ignore[misc]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import builtins
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import CellType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any, NoReturn, TypeVar
 
 import torch
 
 from ingot.capture import iterators
-from ingot.capture.bytecode import program_of
+from ingot.capture.bytecode import Program, program_of
 from ingot.capture.effects import Effects, cell_source, fixed
 from ingot.capture.error_paths import leaves_no_trace
 from ingot.capture.guards import Kind, Observed, SpeculativeSizes, class_attribute
-from ingot.capture.interpreter import InterpreterFrame
+from ingot.capture.interpreter import InterpreterFrame, spots
 from ingot.capture.meanings import How, Meaning, is_known_in_c, stated
 from ingot.capture.reading import Reading
 from ingot.capture.semantics import Semantics
@@ -47,6 +48,7 @@ from ingot.capture.values.base import (
     Value,
 )
 from ingot.capture.values.constant import LITERALS, NONE, ConstantValue
+from ingot.capture.values.edits import edit_for
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import BoundMethod, CellValue, FunctionValue, GeneratorValue
 from ingot.capture.values.mappings import AttributesDict, InstanceDict
@@ -56,6 +58,7 @@ from ingot.capture.values.wrap import wrap_object
 from ingot.errors import Unsupported
 from ingot.origins import is_trusted
 from ingot.reasons import SKIP, Action, reason_of
+from ingot.spots import spot_of_function
 
 _T = TypeVar("_T")
 
@@ -213,7 +216,8 @@ class Session(Semantics, Reading):
             function = target[0]
             arguments = bind(self, *target)
         if function.code.co_flags & 0x2A0:
-            raise self.unsupported("generator-function", "a generator or coroutine function")
+            reason = reason_of("generator-function", "a generator or coroutine function")
+            raise Unsupported(reason.led_by([spot_of_function(function.code)]))
         return InterpreterFrame(self, program_of(function.code), function, arguments)
 
     # -- errors ------------------------------------------------------------------------------------
@@ -225,14 +229,36 @@ class Session(Semantics, Reading):
         *,
         action: Action | None = None,
         step: int | None = None,
+        of: Any = None,
     ) -> Unsupported:
-        """The error for what cannot be captured, with the user's line and function. `step` is the
-        instruction that the graph has to be broken before, unless it is the one that failed."""
-        frame = self.user_frame
-        function = ""
-        if frame is not None:
-            function = frame.function.code.co_qualname
-        return Unsupported(reason_of(id, sentence, self.where, function, action=action, step=step))
+        """The error for what cannot be captured, with the user's calls that led there. `step` is
+        the instruction that the graph has to be broken before, unless it is the one that failed;
+        `of` a value, class or function that there may be better advice about than the id's."""
+        reason = reason_of(id, sentence + self._within(), action=action, step=step)
+        edit = edit_for(of) if of is not None else ""
+        if edit:
+            reason = replace(reason, hint=edit)
+        return Unsupported(reason.led_by(spots(self.standing())))
+
+    def standing(self) -> list[tuple[Program, int]]:
+        """Where each of the user's calls that are under way stands, the outermost first."""
+        standing = []
+        for frame, user in zip(self.frames, self._users):
+            if frame is user:
+                standing.append((frame.program, frame.index))
+        if not standing and self.user_frame is not None:
+            standing.append((self.user_frame.program, self.user_frame.index))
+        return standing
+
+    def _within(self) -> str:
+        """Which function of a library runs, where the user's code has called one."""
+        for frame in reversed(self.frames):
+            if frame is self.user_frame:
+                break
+            module = frame.function.namespace.get("__name__", "")
+            if not module.startswith("ingot."):
+                return f", in {frame.program.code.co_qualname}() of {module}"
+        return ""
 
     def raised(self, cls: type, argument: Any = None) -> Raised:
         """An exception of the user's program; `argument` is a message or a value."""

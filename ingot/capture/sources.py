@@ -90,6 +90,15 @@ class Source(metaclass=_Interning):
         return self.text.format(self)
 
     @property
+    def is_written(self) -> bool:
+        """Whether the user knows it by this name.
+
+        Operands that wait at a graph break have no such names, nor has what Ingot derives or Python
+        looks up behind the scenes."""
+        name = self.name
+        return not ("(" in name or "__" in name or " " in name.partition("[")[0])
+
+    @property
     def step(self) -> Step:
         """The last step of the path, for the native guard walk."""
         raise NotImplementedError

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from ingot.errors import Unsupported
 from ingot.explain.text import code_around, place_text, split_where
+from ingot.spots import short_name
 
 INTERNAL: Mapping[str, Any] = MappingProxyType({"internal": True})
 """Metadata of a field that is no plain data."""
@@ -28,12 +29,24 @@ class CodeLine:
 
 
 @dataclass(frozen=True)
+class Call:
+    """A call of the user's that led somewhere: its line, in `function`, and the line's code."""
+
+    file: str
+    line: int
+    function: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Break:
     """A place, in `function`, where a graph ends.
 
     The instruction runs for real, and what follows is another graph or, where `eager` says so, runs
     in eager. `file` is "" and `line` 0 where they are not known. `id` is that of the reason, a row
-    of docs/limits.md.
+    of docs/limits.md. `wrote` is the expression as the user wrote it, and `stack` the calls that
+    led there, the outermost first. It was met in `times` compilations; to compile what follows, or
+    to find that it runs in eager, has taken `seconds`.
     """
 
     reason: str
@@ -43,24 +56,79 @@ class Break:
     function: str = ""
     eager: bool = False
     id: str = field(default="", compare=False)
+    wrote: str = field(default="", compare=False)
+    stack: tuple[Call, ...] = field(default=(), compare=False, repr=False)
+    times: int = field(default=1, compare=False)
+    seconds: float = field(default=0.0, compare=False)
 
     @staticmethod
-    def of(why: Unsupported, function: str, eager: bool) -> Break:
+    def of(why: Unsupported, function: str, eager: bool, seconds: float = 0.0) -> Break:
         file, line = split_where(why.where)
-        name = why.function or function
-        return Break(why.reason, file, line, why.hint, name, eager, why.why.id)
+        stack = []
+        for spot in why.why.calls:
+            stack.append(Call(spot.file, spot.line, spot.function or function, spot.text))
+        return Break(
+            why.reason,
+            file,
+            line,
+            why.hint,
+            why.function or function,
+            eager,
+            why.why.id,
+            wrote=why.wrote,
+            stack=tuple(stack),
+            seconds=seconds,
+        )
 
     @property
     def code(self) -> list[CodeLine]:
         """The line, and those around it, as far as the file can be read."""
         return [CodeLine(*line) for line in code_around(f"{self.file}:{self.line}")]
 
+    @property
+    def cost(self) -> str:
+        """What it costs, in a clause."""
+        if self.eager:
+            return "what follows runs in eager, op by op"
+        text = "each call leaves the compiled code here"
+        if self.seconds:
+            text += f", and compiling what follows took {self.seconds * 1e3:.0f} ms"
+        if self.times > 1:
+            text += f" (x{self.times})"
+        return text
+
     def __str__(self) -> str:
         text = "in eager from " if self.eager else "break at "
         text += place_text(f"{self.file}:{self.line}") if self.file else "an unknown place"
         if self.function:
-            text += f" in {self.function}"
+            text += f" in {short_name(self.function)}"
+        if self.wrote:
+            text += f": `{self.wrote}`"
         return f"{text}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What the breaks of one id come to: how many places, and in how many compilations. To compile
+    what follows them took `seconds`."""
+
+    id: str
+    places: int
+    times: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.id} x{self.times} ({self.seconds * 1e3:.0f} ms)"
+
+
+def causes_of(breaks: Iterable[Break]) -> list[Cause]:
+    """What the breaks come to by their ids, that with the most seconds first."""
+    causes: dict[str, Cause] = {}
+    for item in breaks:
+        known = causes.get(item.id, Cause(item.id, 0, 0, 0.0))
+        times, seconds = known.times + item.times, known.seconds + item.seconds
+        causes[item.id] = Cause(item.id, known.places + 1, times, seconds)
+    return sorted(causes.values(), key=lambda cause: -cause.seconds)
 
 
 @dataclass(frozen=True)
@@ -195,7 +263,7 @@ class HistoryEntry:
 
 
 PROPERTIES: Mapping[type, tuple[str, ...]] = {
-    Break: ("code",),
+    Break: ("code", "cost"),
     ValueReport: ("total_bytes",),
 }
 """What is plain data beside the fields of a record; other rooms of the report add theirs."""

@@ -28,11 +28,13 @@ from ingot.explain.programs import (
 from ingot.explain.records import (
     INTERNAL,
     Break,
+    Cause,
     HistoryEntry,
     KernelReport,
     StageReport,
     ValueReport,
     as_plain,
+    causes_of,
 )
 from ingot.explain.screen import HEIGHT, WIDTH, lines_of, time_lines
 from ingot.explain.text import place_text, plural, short_places, size_text
@@ -62,11 +64,12 @@ class Report:
     """What `ingot.explain(fn)(*args)` returns. Times are in seconds.
 
     `graphs`, `breaks`, `recompiles` and `history` are of all that was compiled for the function so
-    far; each break counts once. `programs`, `kernels` (of the forwards), `guards`, `fixed_sizes`
-    (why sizes that vary, or are marked as dynamic, are compiled for) and the figures are of its
-    regions (from its start to a graph break, from there to the next, and so on) as they were
-    compiled last. `saved` are the values that forwards save for their backwards, `recomputed` those
-    that backwards compute once more; both say why. `cuda_graphs` says of each program of
+    far; each break counts once, and `causes` sums them by their ids. `programs`, `kernels` (of the
+    forwards), `guards`, `fixed_sizes` (why sizes that vary, or are marked as dynamic, are compiled
+    for) and the figures are of its regions (from its start to a graph break, from there to the
+    next, and so on) as they were compiled last. `saved` are the values that forwards save for their
+    backwards, `recomputed` those that backwards compute once more; both say why. `cuda_graphs` says
+    of each program of
     `mode="reduce-overhead"` how it is replayed, or why it is not, `tuned` of each product that
     `mode="max-autotune"` measured what was chosen. `kept` says whether programs were found among
     those that earlier processes kept, or why they are not kept. `peak_bytes` and
@@ -142,6 +145,11 @@ class Report:
     @property
     def break_count(self) -> int:
         return len(self.breaks)
+
+    @property
+    def causes(self) -> list[Cause]:
+        """What the breaks come to by their ids."""
+        return causes_of(self.breaks)
 
     @property
     def fused_count(self) -> int:
@@ -243,7 +251,7 @@ class Report:
 PROPERTIES = {
     **records.PROPERTIES,
     **programs.PROPERTIES,
-    Report: ("graph_count", "break_count"),
+    Report: ("graph_count", "break_count", "causes"),
 }
 """What is plain data beside the fields of each record."""
 
@@ -325,13 +333,33 @@ def in_force(compilations: Sequence[Compilation]) -> list[Compilation]:
 
 def breaks_of(compilations: Sequence[Compilation]) -> list[Break]:
     """Each once, in the order in which they were met."""
-    breaks: dict[Break, None] = {}
-    for c in compilations:
-        if c.break_ is not None:
-            breaks[Break.of(c.break_, c.name, eager=False)] = None
+    breaks: dict[tuple[Break, str], Break] = {}
+    costs = _costs(compilations)
+    for c, cost in zip(compilations, costs):
+        for why, eager in ((c.break_, False), (c.skipped, True)):
+            if why is None:
+                continue
+            item = Break.of(why, c.name, eager, cost)
+            known = breaks.get((item, item.wrote))
+            if known is not None:
+                item = replace(known, times=known.times + 1, seconds=known.seconds + cost)
+            breaks[item, item.wrote] = item
+    return list(breaks.values())
+
+
+def _costs(compilations: Sequence[Compilation]) -> list[float]:
+    """For each compilation that has a break, the seconds that what follows took to compile; its own
+    for one that is left to eager."""
+    costs, last = [0.0] * len(compilations), None
+    for k, c in enumerate(compilations):
+        seconds = sum(c.log.seconds.values())
         if c.skipped is not None:
-            breaks[Break.of(c.skipped, c.name, eager=True)] = None
-    return list(breaks)
+            costs[k] += seconds
+        elif c.is_continuation and last is not None:
+            costs[last] += seconds
+        if c.break_ is not None:
+            last = k
+    return costs
 
 
 def total_seconds(compilations: Iterable[Compilation]) -> dict[str, float]:

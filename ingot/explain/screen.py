@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ingot.explain.programs import BACKWARD
-from ingot.explain.records import Break, KernelReport, ValueReport
+from ingot.explain.records import Break, KernelReport, ValueReport, causes_of
 from ingot.explain.text import (
     code_at,
     cut,
@@ -23,6 +23,7 @@ from ingot.explain.text import (
     size_text,
 )
 from ingot.sequences import at
+from ingot.spots import short_name
 
 if TYPE_CHECKING:
     from ingot.explain.report import Report
@@ -34,7 +35,7 @@ NARROWEST, WIDEST = 60, 200
 def lines_of(report: Report, width: int = WIDTH) -> list[str]:
     """The report's lines, of at most `width` columns, if that is from NARROWEST to WIDEST."""
     width = max(NARROWEST, min(width, WIDEST))
-    head = head_lines(report) + break_lines(report.breaks, 9)
+    head = head_lines(report) + break_lines(report.breaks, 12)
     head += listed("compiled again because", report.recompiles, 5, "reason")
     head += listed("fixed sizes", report.fixed_sizes, 4, "size")
     head += listed("CUDA graphs", report.cuda_graphs, 4, "program")
@@ -113,19 +114,39 @@ def kernels_text(kernels: Sequence[KernelReport]) -> str:
 
 
 def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
-    """Each break's place, function and reason, its line of code, and its hint; where they are many,
-    only the first."""
-    lines = []
-    for item in breaks:
-        lines.append(str(item))
-        code = code_at(f"{item.file}:{item.line}")
-        if code:
-            lines.append(f"    {code}")
-        if item.hint:
-            lines.append(f"    hint: {item.hint}")
-    if len(lines) <= room:
-        return lines
-    return cut(list(map(str, breaks)), room, "break")
+    """Each break's place, function and reason, the calls that led there, its line of code, and its
+    hint; where they are many, only the first. Before them, what they come to by their causes."""
+    few = [*cause_lines(breaks), *map(str, breaks)]
+    for tells_cost in (True, False):
+        lines = cause_lines(breaks)
+        for item in breaks:
+            lines += _lines_of_break(item, tells_cost)
+        if len(lines) <= room:
+            return lines
+    return cut(few, room, "break")
+
+
+def _lines_of_break(item: Break, tells_cost: bool) -> list[str]:
+    lines = [str(item)]
+    for call in item.stack[:-1]:
+        place = place_text(f"{call.file}:{call.line}")
+        lines.append(f"    through {place} in {short_name(call.function)}: {call.text}")
+    code = code_at(f"{item.file}:{item.line}")
+    if code:
+        lines.append(f"    {code}")
+    if item.hint:
+        lines.append(f"    hint: {item.hint}")
+    if tells_cost:
+        lines.append(f"    cost: {item.cost}")
+    return lines
+
+
+def cause_lines(breaks: Sequence[Break]) -> list[str]:
+    """Where there are several, what they come to by their causes, in a line."""
+    if sum(item.times for item in breaks) < 2:
+        return []
+    causes = ", ".join(map(str, causes_of(breaks)))
+    return [f"breaks by cause, with the time to compile what follows: {causes}"]
 
 
 def kernel_lines(kernels: Sequence[KernelReport], room: int, width: int = WIDTH) -> list[str]:

@@ -254,7 +254,7 @@ class Sizes:
         if not (shapes.unbacked.enabled and self._on_cpu):
             raise unsupported(
                 "data-asked",
-                f"the result of {self._op}, which depends on a tensor's data is asked for",
+                "the answer depends on the data of a tensor",
             )
         return shapes.decided_by_data(min, LARGEST if max is None else max)
 

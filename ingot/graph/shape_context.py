@@ -310,7 +310,7 @@ class ShapeContext:
             if self.unbacked.are_likely_equal(left, right):
                 answer = relation == "=="
         if answer is None or not self.unbacked.assumes:
-            raise self.unbacked.refuse(f"{left} {relation} {right}", self.where)
+            raise self.unbacked.refuse(self.where)
         self.require(*(fact if answer else negated(*fact)))
         return answer
 
@@ -370,7 +370,7 @@ class ShapeContext:
     def specialize(self, e: Expr) -> int:
         """The expression as a plain int, on which the compiled code then depends."""
         if self.unbacked.concerns(e):
-            raise self.unbacked.refuse(f"the value of {e}", self.where)
+            raise self.unbacked.refuse(self.where)
         value = self.hint(e)
         self.holds(e, "==", integer(value))
         return value

@@ -132,10 +132,8 @@ class Unbacked:
             return self.forms(self.roots[symbol])
         return [symbol]
 
-    def refuse(self, question: str, where: str) -> Unsupported:
-        return unsupported(
-            "data-decided-size", f"{question} is asked, which the data decide", where
-        )
+    def refuse(self, where: str) -> Unsupported:
+        return unsupported("data-decided-size", "a size is asked for, which the data decide", where)
 
     def require(self, check: Check) -> dict[Symbol, Expr]:
         """Note a check. Gives what it says that symbols are: a later one the value of earlier ones,

@@ -95,9 +95,9 @@ def uses_randomness_seed(x):
 WEIGHT = torch.nn.Parameter(torch.ones(3))
 
 CASES = {
-    data_branch: "a branch on the values of the tensor gt",
-    item: "a branch on the number in the tensor",
-    int_of_tensor: "int() of the number in the tensor",
+    data_branch: "a branch on the values of a tensor",
+    item: "a branch on the number in a tensor",
+    int_of_tensor: "int() of the number in a tensor",
     prints: "side effect: print to a file",
     warns: "side effect: warnings.warn",
     endless: "more than 2,000,000 instructions",

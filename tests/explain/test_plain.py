@@ -23,6 +23,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "report.md"
 RECORDS = {
     "Report": Report,
     "Break": records.Break,
+    "Call": records.Call,
+    "Cause": records.Cause,
     "CodeLine": records.CodeLine,
     "Program": ProgramReport,
     "Kernel": records.KernelReport,

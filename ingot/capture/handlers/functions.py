@@ -42,7 +42,7 @@ def load_build_class(frame: InterpreterFrame, _: Any) -> None:
 @handles("RETURN_GENERATOR")
 def return_generator(frame: InterpreterFrame, _: Any) -> Value:
     if frame.program.code.co_flags & 0x280:
-        raise frame.session.unsupported("coroutine", "a coroutine")
+        raise frame.session.unsupported("coroutine", "a coroutine begins")
     return GeneratorValue(frame)
 
 

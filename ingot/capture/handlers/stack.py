@@ -41,4 +41,4 @@ def nop(frame: InterpreterFrame, _: Any) -> None:
 
 @handles("UNSUPPORTED")
 def unsupported(frame: InterpreterFrame, name: str) -> None:
-    raise frame.session.unsupported("instruction", f"the instruction {name}")
+    raise frame.session.unsupported("instruction", "Ingot does not know this form of statement")

@@ -22,6 +22,7 @@ from ingot.capture.values.base import (
 )
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.known_calls import called_for_real, constant_value
+from ingot.capture.values.wording import described
 from ingot.capture.values.wrap import WRAPPERS, wrap_as_constant, wraps
 from ingot.graph.arrays.dtypes import TORCH_DTYPES
 
@@ -92,7 +93,7 @@ def _content(number: Any) -> tuple[str, bytes]:
 @wraps(np.floating, np.integer, np.bool_)
 def wrap_number(session: Session, object_: Any, source: Source) -> Value:
     if object_.dtype.itemsize > 8:
-        raise session.unsupported("numpy", f"{source.name}, a {type(object_).__name__}")
+        raise session.unsupported("numpy", f"{described(type(object_).__name__, source)}")
     if isinstance(source, ConstSource):
         return NumpyNumber(object_, source)
     session.guard(source, Kind.TYPE, type(object_))

@@ -37,6 +37,7 @@ from ingot.capture.values.operator_methods import in_place_forms
 from ingot.capture.values.relations import RELATIONS
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.capture.values.wording import described
 from ingot.capture.values.wrap import wraps
 from ingot.errors import EagerRaises
 from ingot.graph.arrays import private
@@ -605,7 +606,7 @@ def wrap_array(session: Session, object_: Any, source: Source) -> Value:
     if type(object_) is not np.ndarray:
         raise session.unsupported(
             "builtin-subclass",
-            f"{source.name}, a {type(object_).__name__}: a subclass of numpy.ndarray",
+            f"{described(type(object_).__name__, source)}: a subclass of numpy.ndarray",
         )
     session.guard(source, Kind.TYPE, np.ndarray)
     why = why_foreign(object_)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.capture.values import signatures
 from ingot.capture.values.operator_methods import EQUALITIES
+from ingot.capture.values.wording import described, operator_text
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -68,6 +69,7 @@ class Raised(Exception):
         super().__init__(value)
         self.value = value
         self.where = ""
+        self.stack: list[Any] = []  # how the frames stood, for `session.spots`
         self.is_from_inside = False  # whether frames that have been left raised it
 
     def is_a(self, *classes: type) -> bool:
@@ -109,10 +111,7 @@ class Value:
 
     def describe(self) -> str:
         """A few words for messages."""
-        name = self.python_type().__name__
-        if self.source:
-            return f"{name} {self.source.name}"
-        return f"a {name}"
+        return described(self.python_type().__name__, self.source)
 
     def constant(self) -> Any:
         """The Python object itself, where capture knows all of it. Raises NotConstant."""
@@ -266,7 +265,8 @@ class Value:
             return NativeMethod(self, name, slot)
         if name == "__doc__":
             return session.wrap_constant(self.python_type().__doc__)
-        raise session.unsupported("attribute", f"attribute {name!r} of {self.describe()}")
+        sentence = f"attribute {name!r} of {self.describe()}, for which Ingot has no rule"
+        raise session.unsupported("attribute", sentence, of=self)
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         self._refuse_attribute(session, name)
@@ -346,10 +346,11 @@ class Value:
             raise session.raised(
                 TypeError, f"'{type_name(self.python_type())}' object is not callable"
             )
-        raise session.unsupported("call", f"a call of {self.describe()}")
+        sentence = f"a call of {self.describe()}, for which Ingot has no rule"
+        raise session.unsupported("call", sentence, of=self)
 
     def unary(self, session: Session, function: UnaryOperator) -> Value:
-        raise session.unsupported("operator", f"operator.{function.__name__} of {self.describe()}")
+        raise session.unsupported("operator", f"{operator_text(function)} of {self.describe()}")
 
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool
@@ -369,8 +370,7 @@ class LazyValue(Value):
         self.object, self.source = object, source
 
     def describe(self) -> str:
-        assert self.source is not None
-        return f"{type(self.object).__name__} {self.source.name}"
+        return described(type(self.object).__name__, self.source)
 
 
 class ObjectHolder(Value):

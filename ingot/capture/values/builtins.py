@@ -32,6 +32,7 @@ from ingot.capture.values.functions import BoundMethod
 from ingot.capture.values.objects import BINARY_METHODS, INPLACE_METHODS, ObjectValue
 from ingot.capture.values.operator_methods import EQUALITIES
 from ingot.capture.values.subclasses import BuiltinObject
+from ingot.capture.values.wording import public_name
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -207,7 +208,9 @@ def _call_unknown(
     for arg in args:
         session.realize(arg)
     raise session.unsupported(
-        "c-function", f"{getattr(function, '__qualname__', function)}() is called, a C function"
+        "c-function",
+        f"{public_name(function)}() is written in C, and Ingot has no rule for it",
+        of=function,
     )
 
 
@@ -296,12 +299,9 @@ def _number_of(session: Session, value: Value, methods: tuple[str, ...]) -> Any:
 
 
 def _unknown(session: Session, function: Any, unknown: NotConstant) -> Exception:
-    name = getattr(function, "__qualname__", function)
-    return session.unsupported(
-        "unknown-value",
-        f"{name}() needs the value of {unknown.args[0].describe()}, which is not known during "
-        "capture",
-    )
+    value = unknown.args[0].describe()
+    sentence = f"{public_name(function)}() needs the value of {value}, which only a call knows"
+    return session.unsupported("unknown-value", sentence)
 
 
 def special_first(session: Session, value: Value, name: str, *args: Value) -> Value | None:

@@ -45,6 +45,7 @@ from ingot.capture.values.sequences import (
 from ingot.capture.values.sets import SetValue
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
 from ingot.capture.values.tensor import SymIntValue
+from ingot.capture.values.wording import public_name
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -72,8 +73,8 @@ def call_class(session: Session, cls: Value, *args: Value, **kwargs: Value) -> V
 def construct_plainly(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     """type.__call__: `__new__`, and `__init__` if that gave an instance of the class."""
     if session.class_lookup(cls, "__del__") is not MISSING:
-        what = f"an instance of {cls.__qualname__} is made, which has a __del__"
-        raise session.unsupported("finalizer", what)
+        what = f"an instance of {public_name(cls)} is made, which has a __del__"
+        raise session.unsupported("finalizer", what, of=cls)
     meaning = meaning_of_construction(cls)
     if meaning is not None:
         instance: Value = meaning.rule(session, cls, args, kwargs)
@@ -139,7 +140,8 @@ def new(session: Session, base: type, args: Arguments, kwargs: Keywords) -> Valu
             return instance
     raise session.unsupported(
         "construction",
-        f"an instance of {cls.__qualname__} is made, a subclass of {native.__qualname__}",
+        f"an instance of {public_name(cls)} is made, a class written in C",
+        of=cls,
     )
 
 

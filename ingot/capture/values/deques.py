@@ -28,6 +28,7 @@ from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.operator_methods import COMPARISONS
 from ingot.capture.values.sequences import Container, ListValue
 from ingot.capture.values.subclasses import BuiltinObject
+from ingot.capture.values.wording import described
 from ingot.capture.values.wrap import wraps
 
 if TYPE_CHECKING:
@@ -287,7 +288,7 @@ class DequeIterator(IteratorValue):
 def wrap_deque(session: Session, object_: Any, source: Source) -> Value:
     if type(object_) is not deque:
         raise session.unsupported(
-            "builtin-subclass", f"{source.name}, a {type(object_).__name__}: a subclass of deque"
+            "builtin-subclass", f"{described(type(object_).__name__, source)}: a subclass of deque"
         )
     session.guard(source, Kind.TYPE, deque)
     return OutsideDeque(session, source, object_)

@@ -334,7 +334,8 @@ class ExceptionValue(ObjectValue):
     def message(self) -> str:
         """The exception as a traceback's last line shows it."""
         try:
-            return f"{self.cls.__name__}: {', '.join(map(str, constants(self.args)))}"
+            show = repr if issubclass(self.cls, KeyError) else str
+            return f"{self.cls.__name__}: {', '.join(map(show, constants(self.args)))}"
         except NotConstant:
             return self.cls.__name__
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingot.capture.values.base import ObjectHolder, Operator, Value
+from ingot.capture.values.wording import described, operator_text, public_name
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -17,16 +18,18 @@ class OpaqueValue(Value):
     __slots__ = ()
 
     def length(self, session: Session) -> int:
-        raise session.unsupported("foreign-object", f"the length of {self.describe()}")
+        raise session.unsupported("foreign-object", f"the length of {self.describe()}", of=self)
 
     def get_item(self, session: Session, key: Value) -> Value:
-        raise session.unsupported("foreign-object", f"an item of {self.describe()}")
+        raise session.unsupported("foreign-object", f"an item of {self.describe()}", of=self)
 
     def contains(self, session: Session, item: Value) -> bool:
-        raise session.unsupported("foreign-object", f"a membership test on {self.describe()}")
+        raise session.unsupported(
+            "foreign-object", f"a membership test on {self.describe()}", of=self
+        )
 
     def iterate(self, session: Session) -> Value:
-        raise session.unsupported("foreign-object", f"iteration over {self.describe()}")
+        raise session.unsupported("foreign-object", f"iteration over {self.describe()}", of=self)
 
 
 class ForeignValue(OpaqueValue, ObjectHolder):
@@ -35,23 +38,23 @@ class ForeignValue(OpaqueValue, ObjectHolder):
     __slots__ = ()
 
     def describe(self) -> str:
-        cls = type(self.object)
-        name = "an object"
-        if self.source:
-            name = self.source.name
-        return f"{name}, a {cls.__module__}.{cls.__name__},"
+        if isinstance(getattr(self.object, "__qualname__", None), str):
+            return f"{public_name(self.object)}()"
+        return described(public_name(type(self.object)), self.source)
 
     def truth(self, session: Session) -> bool:
         if hasattr(self.object, "__bool__") or hasattr(self.object, "__len__"):
-            raise session.unsupported("foreign-object", f"the truth of {self.describe()}")
+            raise session.unsupported("foreign-object", f"the truth of {self.describe()}", of=self)
         return True
 
     def next(self, session: Session) -> Value | None:
-        raise session.unsupported("foreign-object", f"the next element of {self.describe()}")
+        raise session.unsupported(
+            "foreign-object", f"the next element of {self.describe()}", of=self
+        )
 
     def binary(
         self, session: Session, function: Operator, other: Value, reflected: bool
     ) -> Value | None:
         raise session.unsupported(
-            "foreign-object", f"operator.{function.__name__} of {self.describe()}"
+            "foreign-object", f"{operator_text(function)} of {self.describe()}", of=self
         )

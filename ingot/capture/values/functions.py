@@ -34,6 +34,7 @@ from ingot.capture.values.base import (
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.operator_methods import EQUALITIES
 from ingot.origins import trusts_function
+from ingot.spots import short_name
 
 if TYPE_CHECKING:
     from ingot.capture.interpreter import InterpreterFrame
@@ -151,7 +152,7 @@ class FunctionValue(OutsideOrMade):
         return session.identity_key(self)
 
     def describe(self) -> str:
-        return f"function {self.code.co_qualname}"
+        return f"function {short_name(self.code.co_qualname)}"
 
     @property
     def qualname(self) -> str:

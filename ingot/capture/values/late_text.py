@@ -20,6 +20,7 @@ from ingot.capture.values.foreign import OpaqueValue
 from ingot.capture.values.numbers import NumberValue
 from ingot.capture.values.sequences import ListValue, TupleValue
 from ingot.capture.values.tensor import TensorValue
+from ingot.capture.values.wording import operator_text
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -58,7 +59,7 @@ class LateText(OpaqueValue):
     ) -> Value | None:
         if function.__name__ in ("add", "iadd") and other.python_type() is str:
             return LateText(_joined, in_order(self, other, reflected))
-        raise session.unsupported("text", f"operator.{function.__name__} of {self.describe()}")
+        raise session.unsupported("text", f"{operator_text(function)} of {self.describe()}")
 
 
 def _joined(*texts: str) -> str:

@@ -26,6 +26,7 @@ from ingot.capture.values.evaluated import Applied, Evaluated
 from ingot.capture.values.operator_methods import COMPARISONS, EQUALITIES, in_place_forms
 from ingot.capture.values.outside_branches import truth_from_outside
 from ingot.capture.values.tensor import SymIntValue, TensorMethod, TensorValue
+from ingot.capture.values.wording import described, operator_text
 from ingot.errors import Unsupported
 from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import require_relation
@@ -188,7 +189,7 @@ class NumberValue(Value):
         if self.cls is float and function in (operator.neg, abs):
             return NumberValue(float, call(session, function, self.tensor))
         raise session.unsupported(
-            "number-in-tensor", f"operator.{function.__name__} of {self.describe()}"
+            "number-in-tensor", f"{operator_text(function)} of {self.describe()}"
         )
 
     def binary(
@@ -217,7 +218,7 @@ class NumberValue(Value):
         if self.cls is not float or right is None or not known:
             raise session.unsupported(
                 "number-in-tensor",
-                f"operator.{function.__name__} of {self.describe()} and {other.describe()}",
+                f"{operator_text(function)} of {self.describe()} and {other.describe()}",
             )
         pair = in_order(self.tensor, right, reflected)
         return NumberValue(float, call(session, plain, *pair))
@@ -317,7 +318,7 @@ class NumberValue(Value):
         if is_refused or not self._fits_type(dtype) or function not in _WITH_TENSORS:
             raise session.unsupported(
                 "number-in-tensor",
-                f"operator.{function.__name__} of {tensor.describe()} and {self.describe()}",
+                f"{operator_text(function)} of {tensor.describe()} and {self.describe()}",
             )
         if not reflected and function in _IN_PLACE:
             return self._write_into(session, function, tensor)
@@ -416,7 +417,7 @@ class OutsideNumber(NumberValue):
 
     def describe(self) -> str:
         assert self.source is not None
-        return f"the varying float {self.source.name}"
+        return described("varying float", self.source)
 
     def constant(self) -> Any:
         if self.breaks:

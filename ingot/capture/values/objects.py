@@ -9,7 +9,6 @@ from collections.abc import Callable
 from types import (
     ClassMethodDescriptorType,
     FunctionType,
-    GetSetDescriptorType,
     MemberDescriptorType,
     MethodDescriptorType,
     WrapperDescriptorType,
@@ -42,6 +41,7 @@ from ingot.capture.values.base import (
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.functions import BoundMethod
 from ingot.capture.values.operator_methods import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
+from ingot.capture.values.wording import article
 from ingot.native import Dispatcher
 from ingot.torch_private import FunctionBase, FunctionSchema
 
@@ -599,10 +599,9 @@ def _of_c(session: Session, raw: Any, instance: Value | None, cls: type, name: s
     """What a descriptor gives that is written in C."""
     if raw is _NEEDS_INPUT_GRAD and instance is not None and instance.source is not None:
         return session.wrap_slot(instance.identity(), instance.source, name)
-    kind = "C descriptor"
-    if not isinstance(raw, GetSetDescriptorType):
-        kind = type(raw).__name__
-    raise session.unsupported("attribute", f"attribute {name!r} of a {cls.__name__}, a {kind}")
+    kind = f"{article(cls.__name__)} {cls.__name__}"
+    sentence = f"attribute {name!r} of {kind} is written in C"
+    raise session.unsupported("attribute", sentence, of=cls)
 
 
 _InstanceMethod: Any = type(vars(FunctionSchema)["is_backward_compatible_with"])

@@ -54,7 +54,8 @@ def _is_global(session: Session, args: Arguments) -> bool:
 
 
 def _refused(session: Session, name: str, why: str) -> Exception:
-    return session.unsupported("python-random", f"random.{name}(){why}")
+    function = getattr(random, name, None)
+    return session.unsupported("python-random", f"random.{name}(){why}", of=function)
 
 
 def _plain(session: Session, name: str, value: Value) -> Any:
@@ -150,7 +151,7 @@ def _state_meaning(name: str) -> None:
             function = session.builtin(method)
             assert isinstance(function, FunctionValue)
             return session.inline(function, args, kwargs)
-        raise session.unsupported("python-random", f"{name}() of a generator of the user's")
+        raise session.unsupported("python-random", f"{name}() of a random.Random of the program")
 
     def in_c(session: Session, args: Arguments, kwargs: Keywords) -> Value:
         if _is_global(session, args):

@@ -1,4 +1,4 @@
-"""Comparisons with a size that the data decide: truth values that the graph checks."""
+"""Comparisons with a size which the data decide: truth values that the graph checks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ingot.capture.values.base import Operator, UnaryOperator, Value, in_order
+from ingot.capture.values.wording import operator_text
 from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import require_relation
 
@@ -31,7 +32,7 @@ _NEGATED: dict[Any, tuple[Operator, bool]] = {
 
 
 class RelationValue(Value):
-    """A comparison with a size that the data decide: a truth value that is not known."""
+    """A comparison with a size which the data decide: a truth value that is not known."""
 
     __slots__ = ("function", "pair")
     can_require_truth = True
@@ -59,7 +60,7 @@ class RelationValue(Value):
         return answer
 
     def describe(self) -> str:
-        return f"{self.sides[0]} {RELATIONS[self.function]} {self.sides[1]}, which the data decide"
+        return "a size which the data decide"
 
     def truth(self, session: Session) -> bool:
         answer = self.answer
@@ -83,5 +84,5 @@ class RelationValue(Value):
 
     def unary(self, session: Session, function: UnaryOperator) -> Value:
         raise session.unsupported(
-            "symbolic-size-value", f"operator.{function.__name__} of {self.describe()}"
+            "symbolic-size-value", f"{operator_text(function)} of {self.describe()}"
         )

@@ -37,6 +37,7 @@ from ingot.capture.values.outside_branches import truth_from_outside
 from ingot.capture.values.relations import RELATIONS, RelationValue
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.subclasses import BuiltinObject, refuse_overrides
+from ingot.capture.values.wording import described
 from ingot.graph.fakes import data_of
 from ingot.graph.geometry import same_sizes
 from ingot.graph.symbols import is_decided_by_data, to_expr
@@ -127,9 +128,7 @@ class TensorValue(Value):
         return self.cls
 
     def describe(self) -> str:
-        if self.source:
-            return f"tensor {self.source.name}"
-        return f"the tensor {self.fx_node.name}"
+        return described("tensor", self.source)
 
     def argument(self, leaf: Leaf) -> Any:
         return leaf(self)
@@ -402,7 +401,7 @@ class TensorValue(Value):
             if known is not None:
                 return session.wrap_constant(known.tolist())
         if name in _DATA or name in _REFUSED:
-            kind = "acts on the object"
+            kind = "acts on the object itself, here"
             if name in _DATA:
                 kind = "depends on the data of"
             raise session.unsupported("tensor-object", f"Tensor.{name} {kind} {self.describe()}")
@@ -506,8 +505,8 @@ class SymIntValue(Value):
 
     def describe(self) -> str:
         if is_decided_by_data(self.fake):
-            return f"the size {self.fake}, which the data decide"
-        return f"the size {self.fake}"
+            return "a size which the data decide"
+        return "a size that varies"
 
     def argument(self, leaf: Leaf) -> Any:
         return leaf(self)
@@ -578,7 +577,7 @@ class SymIntValue(Value):
 
     @staticmethod
     def _asked(function: Operator, pair: tuple[Any, Any]) -> Value:
-        """The answer to a question about a size that the data decide, where there is one."""
+        """The answer to a question about a size which the data decide, where there is one."""
         relation = RelationValue(function, pair)
         if relation.answer is None:
             return relation

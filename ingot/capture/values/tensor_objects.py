@@ -34,6 +34,7 @@ from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.objects import ObjectValue
 from ingot.capture.values.operator_methods import BINARY_METHODS, INPLACE_METHODS, UNARY_METHODS
 from ingot.capture.values.tensor import SymIntValue, TensorValue
+from ingot.capture.values.wording import described
 from ingot.graph.wrappers import is_wrapper_class
 from ingot.reasons import SKIP
 from ingot.torch_private import (
@@ -120,9 +121,7 @@ class TensorObject(ObjectValue):
         return self._content
 
     def describe(self) -> str:
-        if self.source:
-            return f"{self.source.name}, a {self.cls.__name__}"
-        return f"a {self.cls.__name__}"
+        return described(self.cls.__name__, self.source)
 
     def argument(self, leaf: Leaf) -> Any:
         raise NotConstant(self)

@@ -452,7 +452,7 @@ means_pure(torch.device, torch.finfo, torch.iinfo)
 
 @means(torch.Generator, how=How.INSTANCE)
 def _refused_class(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
-    raise session.unsupported("construction", f"a {cls.__qualname__} is made")
+    raise session.unsupported("construction", f"a {cls.__qualname__} is made", of=cls)
 
 
 # -- functions with a meaning of their own ---------------------------------------------------------

@@ -41,13 +41,13 @@ def _referent(reference: Any) -> Any:
 @means(weakref.ref.__new__)
 def _new_reference(session: Session, cls: type, args: Arguments, kwargs: Keywords) -> Value:
     _refuse_watching(session, args)
-    raise session.unsupported("construction", f"an instance of {cls.__qualname__} is made")
+    raise session.unsupported("construction", "a weak reference is made", of=cls)
 
 
 @means(weakref.proxy)
 def _proxy(session: Session, *args: Value) -> Value:
     _refuse_watching(session, args)
-    raise session.unsupported("c-function", "proxy() is called, a C function")
+    raise session.unsupported("c-function", "a weak proxy is made", of=weakref.proxy)
 
 
 def _refuse_watching(session: Session, args: Sequence[Value]) -> None:

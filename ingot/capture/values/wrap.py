@@ -53,6 +53,7 @@ from ingot.capture.values.sequences import (
 )
 from ingot.capture.values.sets import SetValue
 from ingot.capture.values.subclasses import BuiltinObject, NamespaceObject
+from ingot.capture.values.wording import described
 from ingot.native import Dispatcher
 from ingot.origins import is_trusted
 
@@ -110,7 +111,7 @@ def wrap_literal(session: Session, object_: Any, source: Source) -> Value:
         if base not in _PLAIN:
             raise session.unsupported(
                 "builtin-subclass",
-                f"{source.name}, a {type(object_).__name__}: a subclass of {base.__name__}",
+                f"{described(type(object_).__name__, source)}: a subclass of {base.__name__}",
             )
         session.guard(source, Kind.TYPE, type(object_))
         content = session.guard_derived(_PLAIN[base], object_, source)
@@ -193,7 +194,7 @@ def _of_class(session: Session, object_: Any, source: Source, base: type, conten
         return content
     if plain_base(cls) is not base:
         raise session.unsupported(
-            "builtin-subclass", f"{source.name}, a {cls.__name__}: a subclass of {base.__name__}"
+            "builtin-subclass", f"{described(cls.__name__, source)}: a subclass of {base.__name__}"
         )
     return BuiltinObject(cls, content, source, object_)
 
@@ -231,7 +232,7 @@ def wrap_set(session: Session, object_: Any, source: Source) -> Value:
         content.hashed = plain
     if tuple(plain) != members:
         raise session.unsupported(
-            "container-order", f"the order of {source.name}, a {type(object_).__name__}"
+            "container-order", f"the order of {described(type(object_).__name__, source)}"
         )
     return _of_class(session, object_, source, frozenset, content)
 
@@ -402,5 +403,5 @@ def _refuse_subclass(
     if type(object_) not in known:
         raise session.unsupported(
             "builtin-subclass",
-            f"{source.name}, a {type(object_).__name__}: a subclass of {known[0].__name__}",
+            f"{described(type(object_).__name__, source)}: a subclass of {known[0].__name__}",
         )

@@ -274,7 +274,7 @@ def torchs_own(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
 
 
 def data_dependent(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
-    what = "a Python value of"
+    what = "a Python value that depends on"
     if op is not aten._local_scalar_dense.default:
         what = f"the result of {op}, which depends on"
-    raise unsupported("data-asked", f"{what} a tensor's data is asked for")
+    raise unsupported("data-asked", f"{what} the data of a tensor")
