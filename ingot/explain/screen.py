@@ -15,6 +15,7 @@ from ingot.explain.records import Break, KernelReport, ValueReport
 from ingot.explain.text import (
     code_at,
     cut,
+    module_text,
     ops_text,
     place_text,
     plural,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 120, 40
 NARROWEST, WIDEST = 60, 200
+NOTHING = "nothing to compile: this call does no tensor work"
 
 
 def lines_of(report: Report, width: int = WIDTH) -> list[str]:
@@ -66,6 +68,8 @@ def head_lines(report: Report) -> list[str]:
         plural(len(report.guards), "guard"),
     ]
     lines = [f"ingot: {report.name}  {place_text(report.where)}".rstrip(), f"  {', '.join(counts)}"]
+    if not report.graphs and not report.breaks:
+        lines.append(f"  {NOTHING}")
     lines += backward_lines(report)
     figures = []
     if report.peak_bytes is not None:
@@ -173,12 +177,14 @@ def time_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
     rows = []
     for positions in alike(kernels):
         row = at(kernels, positions)
-        rows.append((sum_of_seconds(row), row[0], len(row)))
+        rows.append((sum_of_seconds(row), row))
     lines = []
-    for seconds, kernel, count in sorted(rows, key=lambda row: -row[0]):
+    for seconds, alike_ones in sorted(rows, key=lambda row: -row[0]):
+        kernel, count = alike_ones[0], len(alike_ones)
         figures = f"{seconds * 1e3:8.3f} ms {seconds / total:6.1%}  x{count:<3}"
-        name = f"{kernel.kind:<6} {shortened(kernel.name, 26):<26}"
-        lines.append(f"{figures} {name} {place_text(kernel.where)}".rstrip())
+        calls = ops_text(kernel.calls) or kernel.name
+        place = f"{place_text(kernel.where)}  {module_text([k.modules for k in alike_ones])}"
+        lines.append(f"{figures} {kernel.kind:<6} {shortened(calls, 26):<26} {place}".rstrip())
     return cut(lines, room, "kernel")
 
 
@@ -191,8 +197,9 @@ def kernel_row(alike: Sequence[KernelReport], number: int, names: int) -> list[s
     if kernel.seconds is not None:
         figures += f" {sum_of_seconds(alike) * 1e3:8.3f}"
     name = f"{kernel.kind:<6} {shortened(kernel.name, names):<{names}}"
-    row = f"{number:>4} {times:<4} {name} {figures}  {ops_text(kernel.ops)}"
-    code = f"{'':9} {place_text(kernel.where)}  {code_at(kernel.where)}".rstrip()
+    row = f"{number:>4} {times:<4} {name} {figures}  {ops_text(kernel.calls or kernel.ops)}"
+    places = [place_text(kernel.where), module_text([k.modules for k in alike])]
+    code = f"{'':9} {'  '.join(filter(None, (*places, code_at(kernel.where))))}"
     if kernel.where:
         return [row, code]
     return [row]
