@@ -355,7 +355,7 @@ def print_trial(trial: Trial, console: Console, how: str = "without") -> None:
     report, comparison = trial.report, trial.comparison
     console.print(f"{trial.target.spec}, {how} gradients", markup=False, soft_wrap=True)
     console.print(trial_table(trial))
-    for line in times_of(report):
+    for line in times_of(report, console.width):
         console.print(line, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
     for item in report.breaks:
         text = str(item) + (f" (hint: {item.hint})" if item.hint else "")
@@ -438,12 +438,12 @@ def backward_rows(report: Report) -> list[tuple[str, str]]:
     return rows
 
 
-def times_of(report: Report) -> list[str]:
+def times_of(report: Report, width: int) -> list[str]:
     """What took how long, forward and backward."""
-    backward = time_lines(report.backward_kernels, MOST_TIMES)
+    backward = time_lines(report.backward_kernels, MOST_TIMES, width)
+    forward = time_lines(report.kernels, MOST_TIMES, width)
     if not backward:
-        return time_lines(report.kernels, MOST_TIMES)
-    forward = time_lines(report.kernels, MOST_TIMES)
+        return forward
     return ["forward", *forward, "backward", *backward]
 
 

@@ -169,7 +169,7 @@ def sum_of_seconds(kernels: Iterable[KernelReport]) -> float:
     return sum(kernel.seconds or 0.0 for kernel in kernels)
 
 
-def time_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
+def time_lines(kernels: Sequence[KernelReport], room: int, width: int = WIDTH) -> list[str]:
     """What took how long, as measured, in at most `room` lines: slowest first, the same kernel from
     the same line once. Nothing where nothing was measured."""
     kernels = [kernel for kernel in kernels if kernel.seconds is not None]
@@ -178,13 +178,15 @@ def time_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
     for positions in alike(kernels):
         row = at(kernels, positions)
         rows.append((sum_of_seconds(row), row))
-    lines = []
+    lines, names = [], max(12, min(26, width - 54))
     for seconds, alike_ones in sorted(rows, key=lambda row: -row[0]):
         kernel, count = alike_ones[0], len(alike_ones)
         figures = f"{seconds * 1e3:8.3f} ms {seconds / total:6.1%}  x{count:<3}"
         calls = ops_text(kernel.calls) or kernel.name
         place = f"{place_text(kernel.where)}  {module_text([k.modules for k in alike_ones])}"
-        lines.append(f"{figures} {kernel.kind:<6} {shortened(calls, 26):<26} {place}".rstrip())
+        lines.append(
+            f"{figures} {kernel.kind:<6} {shortened(calls, names):<{names}} {place}".rstrip()
+        )
     return cut(lines, room, "kernel")
 
 
