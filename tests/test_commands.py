@@ -23,6 +23,7 @@ import torch
 import ingot
 from ingot.codegen.store import store_in
 from ingot.debugging import repro
+from ingot.explain.cli import main
 from tests.long import long
 
 ROOT = Path(__file__).parent.parent
@@ -82,9 +83,8 @@ SLOW = {
     "python repro.py": "does what eager does",
     "python -m benchmarks --help": "usage:",
     "python -m benchmarks.picture --help": "usage:",
-    "python -m tests.house_counts": "dense statements",
+    "python -m tests.house_counts": "python_lines",
     "python -m tests.op_database --ops nn.functional.soft_margin_loss": "soft_margin_loss",
-    "python -m tests.codegen.sweep_math": "exp",
     "python -m pytest tests/test_smoke.py": "",
 }
 """By a shell, with those of `QUICK`."""
@@ -144,6 +144,7 @@ LEFT_OUT = {
     "python -m tests.op_gradients": MINUTES,
     "python -m tests.zoo_training": MINUTES,
     "python -m tests.transformers_models": MINUTES,
+    "python -m tests.codegen.sweep_math": MINUTES,
     "python -m tests.conformance": MINUTES,
     "python -m tests.corpus.texts": MINUTES,
     "python -m tests.interruptions": MINUTES,
@@ -316,6 +317,22 @@ def test_commands(command, monkeypatch, capsys):
     shown = capsys.readouterr()
     assert status in (0, None), shown.err
     assert QUICK[command] in shown.out + shown.err
+
+
+@pytest.mark.usefixtures("at_home")
+def test_the_report_of_the_readme_is_what_is_printed(monkeypatch, capsys):
+    """But for times, and how many guards there are."""
+    monkeypatch.chdir(ROOT)
+    command = ["explain", "examples/functions.py:make_layer_norm_gelu"]
+    assert main(ingot.compile, ingot.explain, command) == 0
+    readme = PAGES[0].read_text("utf-8")
+    texts = []
+    for text in (
+        re.search(r"^ingot: layer_norm_gelu.*?^guards$", readme, re.M | re.S)[0],
+        capsys.readouterr().out.partition("\nguards\n")[0] + "\nguards",
+    ):
+        texts.append(re.sub(r"\d+ guards|  compiled in ms.*\n|  compiled by.*\n", "", text))
+    assert texts[0] == texts[1]
 
 
 @long

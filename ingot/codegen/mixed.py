@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ingot.codegen.llvm.module import CompiledKernels as HostKernels
@@ -61,6 +61,18 @@ class MixedKernels:
         else:
             compiled = self.device
         return compiled.ir(kernel)
+
+    def module_text(self, kernels: Iterable[AnyKernel]) -> str:
+        """The GPU's file, then the CPU's module."""
+        sides: tuple[list[AnyKernel], list[AnyKernel]] = [], []
+        for kernel in kernels:
+            sides[kernel in self._on_host].append(kernel)
+        texts = []
+        if sides[0]:
+            texts.append(self.device.module_text(sides[0]))
+        if sides[1]:
+            texts.append(self.host.module_text(sides[1]))
+        return "\n\n".join(texts)
 
     def assembly(self) -> str:
         return f"{self.host.assembly()}\n\n{self.device.assembly()}"

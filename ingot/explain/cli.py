@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.metadata
 import io
 import json
 import os
 import platform
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TextIO
 
 import numpy as np
@@ -18,13 +20,14 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from ingot.explain.cache_commands import AS_JSON, add_cache
 from ingot.explain.loading import Target, UserError, load, run_user_code
 from ingot.explain.records import as_plain
 from ingot.explain.report import SCHEMA, Report
 from ingot.explain.running import run_program
-from ingot.explain.screen import NARROWEST, WIDEST, WIDTH, kernels_text, time_lines
+from ingot.explain.screen import NARROWEST, NOTHING, WIDEST, WIDTH, kernels_text, time_lines
 from ingot.explain.stages import OF_GRADIENTS, STAGES
 from ingot.explain.text import size_text
 from ingot.explain.trial import (
@@ -41,7 +44,7 @@ EPILOG = """\
 FILE.py:make names a function in a file of yours that returns (function or module, arguments) or \
 (.., .., keywords).
 Exit status: 0 all is well, 1 a result differs, your code raised an error or a file of the cache \
-is damaged, 2 a mistake on the command line.
+is damaged, 2 a mistake on the command line, 130 interrupted.
 """
 
 WITH_GRADIENTS = "record gradients, and take those of the results"
@@ -122,6 +125,7 @@ def parser(
             "--device", help="move the module and its arguments there first, such as cpu or cuda:0"
         )
         sub.add_argument("--train", action="store_true", help=WITH_GRADIENTS)
+        sub.add_argument("--dynamic", action="store_true", help="sizes are symbols from the start")
         sub.add_argument("--json", action="store_true", help=AS_JSON)
         sub.set_defaults(run=run)
         return sub
@@ -134,6 +138,13 @@ def parser(
         type=positive,
         default=30,
         help="rounds in which the two take turns (%(default)s)",
+    )
+    trial.add_argument(
+        "--compilers",
+        type=compilers,
+        default=[],
+        metavar="NAMES",
+        help="others for the same table: backends of torch.compile, such as eager,inductor",
     )
     command("explain", run_explain, "print what Ingot makes of your function, on one screen")
     stages = command(
@@ -151,6 +162,12 @@ def parser(
     add_cache(commands)
     further(commands)
     return top
+
+
+def compilers(text: str) -> list[str]:
+    """Names between commas. Eager and Ingot are in the table anyway."""
+    names = dict.fromkeys(filter(None, map(str.strip, text.split(","))))
+    return [name for name in names if name not in ("eager", "ingot")]
 
 
 def positive(text: str) -> int:
@@ -190,17 +207,40 @@ def loaded(arguments: argparse.Namespace) -> Target:
 # -- the commands ----------------------------------------------------------------------------------
 
 
+def peers_of(arguments: argparse.Namespace) -> dict[str, Compile]:
+    """The other compilers that the arguments name, by name."""
+    if not arguments.compilers:
+        return {}
+    known, peers = torch.compiler.list_backends(exclude_tags=()), dict[str, Compile]()
+    for name in arguments.compilers:
+        if name not in known:
+            also = ", ".join(sorted({*known, "eager"} - {"ingot"}))
+            raise UserError(f"there is no compiler {name!r} here; there are {also}")
+        peers[name] = functools.partial(
+            torch.compile, backend=name, dynamic=arguments.dynamic or None
+        )
+    return peers
+
+
+def compile_of(arguments: argparse.Namespace, tools: Tools, **options: Any) -> Compile:
+    """`ingot.compile` with what the arguments ask for."""
+    if arguments.dynamic:
+        options["dynamic"] = True
+    return functools.partial(tools.compile, **options)
+
+
 def run_try(arguments: argparse.Namespace, tools: Tools) -> int:
-    target = loaded(arguments)
+    target, peers = loaded(arguments), peers_of(arguments)
+    compile = compile_of(arguments, tools)
     with progress(tools.console) as bar:
-        task = bar.add_task("eager", total=arguments.rounds + STEPS)
+        task = bar.add_task("eager", total=arguments.rounds + STEPS + len(peers))
 
         def step(what: str) -> None:
             bar.update(task, description=what, advance=1)
 
         def call() -> Trial:
             rounds, train = arguments.rounds, arguments.train
-            return try_target(target, tools.compile, tools.explain, rounds, step, train)
+            return try_target(target, compile, tools.explain, rounds, step, train, peers)
 
         try:
             trial = run_user_code(call, "the call")
@@ -222,7 +262,8 @@ def run_explain(arguments: argparse.Namespace, tools: Tools) -> int:
     if arguments.json:
         tools.write(report.to_dict())
     else:
-        print(report.text(tools.console.width))
+        for line in report.text(tools.console.width).splitlines():
+            print_line(line, tools.console)
     return 0
 
 
@@ -256,9 +297,9 @@ def explained(arguments: argparse.Namespace, tools: Tools) -> Report:
         target = loaded(arguments)
         function, emit = target.function, getattr(arguments, "emit", "llvm")
         if emit != "llvm":
-            function = tools.compile(function, options={"emit": emit})
-        elif arguments.train:
-            function = tools.compile(function)
+            function = compile_of(arguments, tools, options={"emit": emit})(function)
+        elif arguments.train or arguments.dynamic:
+            function = compile_of(arguments, tools)(function)
 
         def call() -> Report:
             if arguments.train:
@@ -283,7 +324,23 @@ def console() -> Console:
 def progress(console: Console) -> Progress:
     """A bar that leaves nothing behind."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+STYLES = (
+    (r"ingot: ", "bold"),
+    (r"break at |in eager from ", "yellow"),
+    (r" *nothing to compile", "yellow"),
+    (r"\w[\w ]*$|backward +kind|   # ", "bold"),
+    (r" {10}\S| {2}compiled in|  \.\.\. and", "dim"),
+)
+"""How lines of a report look that begin so, in a terminal; where NO_COLOR is set, they do not."""
+
+
+def print_line(line: str, console: Console) -> None:
+    """A line of a report, as it stands, in its colour."""
+    style = next((style for begin, style in STYLES if re.match(begin, line)), None)
+    console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def milliseconds(seconds: float) -> str:
@@ -296,36 +353,76 @@ def milliseconds(seconds: float) -> str:
 def print_trial(trial: Trial, console: Console, how: str = "without") -> None:
     """The table of one trial, then breaks, problems and the verdict."""
     report, comparison = trial.report, trial.comparison
-    low, middle, high = trial.speedup
     console.print(f"{trial.target.spec}, {how} gradients", markup=False, soft_wrap=True)
-    table = Table("")
-    for heading in ("eager", "ingot"):
-        table.add_column(heading, justify="right")
-    medians = map(np.median, (trial.eager_seconds, trial.ingot_seconds))
-    table.add_row("median call, ms", *map(milliseconds, map(float, medians)))
-    table.add_row("speed-up, 90% interval", "", f"{middle:.2f}x ({low:.2f} to {high:.2f})")
-    table.add_row("first call, s", "", f"{trial.first_call:.3f}")
-    table.add_row("relative error", *error_cells(comparison))
-    table.add_row("largest difference", "", f"{comparison.largest_difference:.1e}")
-    planned = ""
-    if report.peak_bytes is not None:
-        planned = f"{size_text(report.peak_bytes)} (planned)"
-    table.add_row("peak memory", size_text(trial.eager_peak), planned)
-    table.add_row("kernels", "", f"{len(report.kernels)}, {report.fused_count} fused")
-    for label, text in backward_rows(report):
-        table.add_row(label, "", text)
-    table.add_row("graphs, breaks", "", f"{report.graph_count}, {report.break_count}")
-    console.print(table)
-    for line in times_of(report):
+    console.print(trial_table(trial))
+    for line in times_of(report, console.width):
         console.print(line, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
     for item in report.breaks:
-        console.print(str(item) + (f" (hint: {item.hint})" if item.hint else ""), markup=False)
+        text = str(item) + (f" (hint: {item.hint})" if item.hint else "")
+        console.print(text, markup=False, style="yellow")
+    for name, peer in trial.peers.items():
+        for problem in filter(None, (peer.failure, *getattr(peer.comparison, "problems", ()))):
+            console.print(f"{name}: {problem}", markup=False, style="yellow")
+    if not report.graphs and not report.breaks:
+        console.print(NOTHING, style="yellow")
     for problem in comparison.problems:
         console.print(f"differs from eager: {problem}", markup=False, style="bold red")
     if not comparison.problems:
         console.print(
             f"The result is eager's: a relative error up to {comparison.allowed:.1e} passes."
         )
+
+
+def trial_table(trial: Trial) -> Table:
+    """Eager, Ingot and the peers side by side: times, errors, memory, kernels."""
+    report, comparison = trial.report, trial.comparison
+    ran = {name: peer for name, peer in trial.peers.items() if not peer.failure}
+    table = Table("")
+    for heading in ("eager", "ingot", *trial.peers):
+        table.add_column(heading, justify="right")
+    medians = []
+    for seconds in (trial.eager_seconds, trial.ingot_seconds, *[p.seconds for p in ran.values()]):
+        medians.append(milliseconds(float(np.median(np.asarray(seconds)))))
+    intervals = [trial.speedup, *map(trial.speedup_of, ran.values())]
+
+    def row(label: str, *cells: Any, peers: Iterable[Any] = ()) -> None:
+        """`peers` are the cells of those that ran."""
+        own = dict(zip(ran, peers))
+        table.add_row(label, *cells, *[own.get(name, "") for name in trial.peers])
+
+    row("median call, ms", *medians[:2], peers=medians[2:])
+    cells = list(map(speedup_cell, intervals))
+    row("speed-up, 90% interval", "", cells[0], peers=cells[1:])
+    firsts = [f"{peer.first_call:.3f}" for peer in ran.values()]
+    row("first call, s", "", f"{trial.first_call:.3f}", peers=firsts)
+    others = [peer.comparison for peer in ran.values() if peer.comparison is not None]
+    row(
+        "relative error",
+        *error_cells(comparison),
+        peers=[error_cells(other)[1] for other in others],
+    )
+    differences = [f"{other.largest_difference:.1e}" for other in others]
+    row("largest difference", "", f"{comparison.largest_difference:.1e}", peers=differences)
+    planned = ""
+    if report.peak_bytes is not None:
+        planned = f"{size_text(report.peak_bytes)} (planned)"
+    row("peak memory", size_text(trial.eager_peak), planned)
+    row("kernels", "", f"{len(report.kernels)}, {report.fused_count} fused")
+    for label, text in backward_rows(report):
+        row(label, "", text)
+    row("graphs, breaks", "", f"{report.graph_count}, {report.break_count}")
+    return table
+
+
+def speedup_cell(interval: tuple[float, float, float]) -> Text:
+    """Green where it is faster than eager for sure, red where it is slower."""
+    low, middle, high = interval
+    style = ""
+    if low > 1:
+        style = "green"
+    elif high < 1:
+        style = "red"
+    return Text(f"{middle:.2f}x ({low:.2f} to {high:.2f})", style)
 
 
 def backward_rows(report: Report) -> list[tuple[str, str]]:
@@ -341,12 +438,12 @@ def backward_rows(report: Report) -> list[tuple[str, str]]:
     return rows
 
 
-def times_of(report: Report) -> list[str]:
+def times_of(report: Report, width: int) -> list[str]:
     """What took how long, forward and backward."""
-    backward = time_lines(report.backward_kernels, MOST_TIMES)
+    backward = time_lines(report.backward_kernels, MOST_TIMES, width)
+    forward = time_lines(report.kernels, MOST_TIMES, width)
     if not backward:
-        return time_lines(report.kernels, MOST_TIMES)
-    forward = time_lines(report.kernels, MOST_TIMES)
+        return forward
     return ["forward", *forward, "backward", *backward]
 
 

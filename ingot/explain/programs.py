@@ -286,6 +286,7 @@ def kernel_report(
         buffers_read=read,
         buffers_written=written,
         loops=names.loops_of(origin),
+        calls=origin.calls,
     )
 
 

@@ -135,7 +135,8 @@ def causes_of(breaks: Iterable[Break]) -> list[Cause]:
 class KernelReport:
     """One step of a program: a kernel of Ingot's, or a call of a library.
 
-    `ops` are ATen names, `nodes` those of the ATen graph's nodes, beside the ops. `where` is the
+    `ops` are ATen names, `nodes` those of the ATen graph's nodes, beside the ops, and `calls` what
+    the user wrote that asked for them, as layer_norm, each once. `where` is the
     first of the user's `lines`, "file:line", and `modules` are paths as `self.blocks[0]`. `loops`
     is its loop IR; `source` is LLVM IR, or the name of the library function. `buffers_read` and
     `buffers_written` name rows of the program's memory. `seconds` is the median of what it took in
@@ -156,6 +157,7 @@ class KernelReport:
     buffers_read: tuple[str, ...] = ()
     buffers_written: tuple[str, ...] = ()
     loops: str = field(default="", repr=False)
+    calls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

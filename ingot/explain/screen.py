@@ -15,6 +15,7 @@ from ingot.explain.records import Break, KernelReport, ValueReport, causes_of
 from ingot.explain.text import (
     code_at,
     cut,
+    module_text,
     ops_text,
     place_text,
     plural,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 120, 40
 NARROWEST, WIDEST = 60, 200
+NOTHING = "nothing to compile: this call does no tensor work"
 
 
 def lines_of(report: Report, width: int = WIDTH) -> list[str]:
@@ -67,6 +69,8 @@ def head_lines(report: Report) -> list[str]:
         plural(len(report.guards), "guard"),
     ]
     lines = [f"ingot: {report.name}  {place_text(report.where)}".rstrip(), f"  {', '.join(counts)}"]
+    if not report.graphs and not report.breaks:
+        lines.append(f"  {NOTHING}")
     lines += backward_lines(report)
     figures = []
     if report.peak_bytes is not None:
@@ -186,7 +190,7 @@ def sum_of_seconds(kernels: Iterable[KernelReport]) -> float:
     return sum(kernel.seconds or 0.0 for kernel in kernels)
 
 
-def time_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
+def time_lines(kernels: Sequence[KernelReport], room: int, width: int = WIDTH) -> list[str]:
     """What took how long, as measured, in at most `room` lines: slowest first, the same kernel from
     the same line once. Nothing where nothing was measured."""
     kernels = [kernel for kernel in kernels if kernel.seconds is not None]
@@ -194,12 +198,16 @@ def time_lines(kernels: Sequence[KernelReport], room: int) -> list[str]:
     rows = []
     for positions in alike(kernels):
         row = at(kernels, positions)
-        rows.append((sum_of_seconds(row), row[0], len(row)))
-    lines = []
-    for seconds, kernel, count in sorted(rows, key=lambda row: -row[0]):
+        rows.append((sum_of_seconds(row), row))
+    lines, names = [], max(12, min(26, width - 54))
+    for seconds, alike_ones in sorted(rows, key=lambda row: -row[0]):
+        kernel, count = alike_ones[0], len(alike_ones)
         figures = f"{seconds * 1e3:8.3f} ms {seconds / total:6.1%}  x{count:<3}"
-        name = f"{kernel.kind:<6} {shortened(kernel.name, 26):<26}"
-        lines.append(f"{figures} {name} {place_text(kernel.where)}".rstrip())
+        calls = ops_text(kernel.calls) or kernel.name
+        place = f"{place_text(kernel.where)}  {module_text([k.modules for k in alike_ones])}"
+        lines.append(
+            f"{figures} {kernel.kind:<6} {shortened(calls, names):<{names}} {place}".rstrip()
+        )
     return cut(lines, room, "kernel")
 
 
@@ -212,8 +220,9 @@ def kernel_row(alike: Sequence[KernelReport], number: int, names: int) -> list[s
     if kernel.seconds is not None:
         figures += f" {sum_of_seconds(alike) * 1e3:8.3f}"
     name = f"{kernel.kind:<6} {shortened(kernel.name, names):<{names}}"
-    row = f"{number:>4} {times:<4} {name} {figures}  {ops_text(kernel.ops)}"
-    code = f"{'':9} {place_text(kernel.where)}  {code_at(kernel.where)}".rstrip()
+    row = f"{number:>4} {times:<4} {name} {figures}  {ops_text(kernel.calls or kernel.ops)}"
+    places = [place_text(kernel.where), module_text([k.modules for k in alike])]
+    code = f"{'':9} {'  '.join(filter(None, (*places, code_at(kernel.where))))}"
     if kernel.where:
         return [row, code]
     return [row]

@@ -25,6 +25,27 @@ def ops_text(ops: Iterable[str]) -> str:
     return ", ".join(op if count == 1 else f"{op} x{count}" for op, count in counts.items())
 
 
+def module_text(paths: Sequence[Sequence[str]]) -> str:
+    """The modules of kernels that are alike: the innermost of each, as one path where they differ
+    in numbers alone, which are * then."""
+    found: dict[str, None] = {}
+    for modules in paths:
+        for path in modules:
+            inner = [other for other in modules if other.startswith((f"{path}.", f"{path}["))]
+            if not inner:
+                found[path] = None
+    names = list(found)
+    if len(names) > 1:
+        places = [re.findall(r"\d+", name) for name in names]
+        shapes = {re.sub(r"\d+", "{}", name) for name in names}
+        if len(shapes) == 1:
+            numbers = []
+            for column in zip(*places):
+                numbers.append(column[0] if len(set(column)) == 1 else "*")
+            return shapes.pop().format(*numbers)
+    return ", ".join(names)
+
+
 def split_where(where: str) -> tuple[str, int]:
     """("file", line) of "file:line"; ("", 0) for anything else."""
     file, _, line = where.rpartition(":")

@@ -3,8 +3,9 @@ the demo use it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ EPSILONS = 4  # the floor of the tolerance, in units of the result type's epsilo
 # an error of eager's beyond which float64 has answered another question: other random numbers, say
 UNRELATED = 0.1
 WORSE = 1.1  # how much farther from float64 than eager a result may be
+
+MARK = "function._is_torch_compile"
+"""Where torch.compile leaves a mark in a module."""
 
 Compile = Callable[..., Any]
 Explain = Callable[[Callable[..., Any]], Callable[..., Report]]
@@ -44,9 +48,20 @@ class Comparison:
 
 
 @dataclass
+class Peer:
+    """Another compiler beside Ingot. Seconds per call, one entry per round, and the first call's;
+    `failure` is what that raised, "" where it ran."""
+
+    seconds: list[float] = field(default_factory=list)
+    first_call: float = float("nan")
+    comparison: Comparison | None = None
+    failure: str = ""
+
+
+@dataclass
 class Trial:
     """One target in eager and compiled. Seconds per call, one entry per round; the first call's;
-    memory in bytes."""
+    memory in bytes. `peers` are other compilers, by name."""
 
     target: Target
     comparison: Comparison
@@ -56,6 +71,7 @@ class Trial:
     eager_peak: int
     report: Report
     gradients: bool = False
+    peers: dict[str, Peer] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data, for JSON: docs/report.md has each field."""
@@ -70,6 +86,7 @@ class Trial:
             "first_call": self.first_call,
             "eager_peak_bytes": self.eager_peak,
             "comparison": as_plain(self.comparison),
+            "peers": as_plain(self.peers),
             "report": self.report.to_dict(),
         }
 
@@ -77,6 +94,10 @@ class Trial:
     def speedup(self) -> tuple[float, float, float]:
         """(low, middle, high) of eager's time over Ingot's, the 90% interval."""
         return measure.ratio_interval(self.eager_seconds, self.ingot_seconds)
+
+    def speedup_of(self, peer: Peer) -> tuple[float, float, float]:
+        """The same of a peer that ran."""
+        return measure.ratio_interval(self.eager_seconds, np.asarray(peer.seconds))
 
 
 def device_of(tree: Any) -> torch.device:
@@ -111,15 +132,18 @@ def try_target(
     rounds: int = 30,
     step: Callable[[str], object] = lambda what: None,
     train: bool = False,
+    peers: Mapping[str, Compile] = MappingProxyType({}),
 ) -> Trial:
     """Run the target in eager and compiled, and compare: results, and what the call changes.
 
-    `step` is told what begins: `STEPS` things and each round. Each side has a target of its own,
-    since a call may change what it is given, and the same random seed. With `train` gradients are
-    recorded, and those of the results are taken in each call. Exceptions pass through.
+    `peers` are other compilers, by name, which take turns with these two; what one raises is told
+    and no more. `step` is told what begins: `STEPS` things, each peer and each round. Each side has
+    a target of its own, since a call may change what it is given, and the same random seed. With
+    `train` gradients are recorded, and those of the results are taken in each call. Exceptions pass
+    through.
     """
     with torch.set_grad_enabled(train):
-        return _tried(target, compile, explain, rounds, step, train)
+        return _tried(target, compile, explain, rounds, step, train, peers)
 
 
 def _tried(
@@ -129,6 +153,7 @@ def _tried(
     rounds: int,
     step: Callable[[str], object],
     train: bool,
+    peers: Mapping[str, Compile],
 ) -> Trial:
     eager = _side(target.fresh(), lambda function: function, train)
     inputs = eager.target.args, eager.target.kwargs, _parameters(eager.target.function)
@@ -145,18 +170,40 @@ def _tried(
     ingot = _side(target.fresh(), compiled_function, train)
     ingot.run(device)
     step("float64")
-    comparison = compare_sides(ingot, eager, _exact(target, train))
+    exact = _exact(target, train)
+    comparison = compare_sides(ingot, eager, exact)
     step("report")
     report = explain(compiled[0])(*ingot.target.args, **ingot.target.kwargs)
-    calls = {"eager": eager.call, "ingot": ingot.call}
+    calls, others = {"eager": eager.call, "ingot": ingot.call}, {}
+    for name, wrap in peers.items():
+        step(name)
+        others[name] = Peer()
+        side = _side(target.fresh(), wrap, train)
+        try:
+            side.run(device)
+        except Exception as error:  # another compiler may fail in any way it likes
+            others[name].failure = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+            continue
+        side.state.pop(MARK, None)
+        others[name] = Peer([], side.seconds, compare_sides(side, eager, exact))
+        calls[name] = side.call
     seconds = measure.interleave(calls, rounds, device, lambda: step("taking turns"))
     step("each step")
     report.measure(calls["ingot"])
     step("peak memory")
     peak = measure.peak_bytes(calls["eager"], inputs, device)
-    first_call = ingot.seconds
+    for name in others.keys() & seconds.keys():
+        others[name].seconds += seconds[name].tolist()
     return Trial(
-        target, comparison, seconds["eager"], seconds["ingot"], first_call, peak, report, train
+        target,
+        comparison,
+        seconds["eager"],
+        seconds["ingot"],
+        ingot.seconds,
+        peak,
+        report,
+        train,
+        others,
     )
 
 
@@ -208,7 +255,7 @@ def _parameters(function: Any) -> list[torch.nn.Parameter]:
 
 
 STEPS = 6
-"""How often `try_target` calls `step` beside once a round."""
+"""How often `try_target` calls `step` beside once a round and for each peer."""
 
 
 def compare(ingot: Any, eager: Any, exact: Any | None) -> Comparison:

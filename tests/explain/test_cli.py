@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import re
 import textwrap
 
 import pytest
 import torch
+from rich.console import Console
 
 import ingot
 from ingot.compilation import Compilation
 from ingot.errors import Unsupported
+from ingot.explain import cli
 from ingot.explain.cli import main
 from ingot.explain.loading import UserError, run_user_code
 from ingot.explain.report import Report
@@ -105,6 +110,128 @@ def test_try(file, make, capsys):
 def test_try_finds_what_differs_from_eager(file, wrong, says, capsys):
     assert run("try", file, "--rounds", 1, compile=wrong) == 1
     assert says in capsys.readouterr().out
+
+
+def test_sizes_are_symbols_where_that_is_asked(file, capsys):
+    asked = []
+
+    def compile(function, **options):
+        asked.append(options)
+        return function
+
+    for command in ("try", "explain"):
+        assert run(command, file, "--dynamic", compile=compile) == 0
+    assert run("explain", file, "--train", compile=compile) == 0
+    assert asked == [{"dynamic": True}, {"dynamic": True}, {}]
+
+
+@pytest.fixture
+def others(monkeypatch):
+    """Compilers beside Ingot: one does nothing, one fails, one is wrong."""
+
+    def compile(function, backend, dynamic):
+        def wrong(*args, **kwargs):
+            return function(*args, **kwargs) + 1
+
+        def failing(*args, **kwargs):
+            raise RuntimeError("it fails\nand says more")
+
+        return {"nothing": function, "wrong": wrong, "failing": failing}[backend]
+
+    names = ["nothing", "wrong", "failing", "eager"]
+    monkeypatch.setattr(torch.compiler, "list_backends", lambda exclude_tags: names)
+    monkeypatch.setattr(torch, "compile", compile)
+
+
+@pytest.mark.usefixtures("others")
+def test_other_compilers_are_in_the_table(file, capsys):
+    names = "eager,nothing,wrong,failing"
+    assert run("try", file, "--rounds", 2, "--compilers", names) == 0
+    out = capsys.readouterr().out
+    heading = next(line for line in out.splitlines() if "ingot" in line)
+    assert re.findall(r"\w+", heading) == ["eager", "ingot", "nothing", "wrong", "failing"]
+    rows = {
+        line.split("│")[1].strip(): line.split("│")[2:] for line in out.splitlines() if "│" in line
+    }
+    first = [cell.strip() for cell in rows["first call, s"]]
+    assert first[0] == "" and all(first[1:4]) and first[4] == ""
+    assert "failing: RuntimeError: it fails\n" in out and "says more" not in out
+    assert re.search("^wrong: relative error", out, re.M) and "The result is eager's" in out
+
+
+@pytest.mark.usefixtures("others")
+def test_other_compilers_as_data(file, capsys):
+    assert run("try", file, "--rounds", 2, "--compilers", "nothing,failing", "--json") == 0
+    peers = json.loads(capsys.readouterr().out)["peers"]
+    assert len(peers["nothing"]["seconds"]) == 2 and peers["nothing"]["first_call"] > 0
+    assert peers["nothing"]["comparison"]["problems"] == []
+    assert peers["failing"]["failure"] == "RuntimeError: it fails"
+
+
+@pytest.mark.usefixtures("others")
+def test_compilers_that_are_not_there_are_named(file, capsys):
+    assert run("try", file, "--compilers", "induktor") == 2
+    err = capsys.readouterr().err
+    assert "there is no compiler 'induktor' here; there are eager, failing, nothing, wrong" in err
+
+
+@pytest.mark.parametrize("width", [60, 200])
+@pytest.mark.usefixtures("others")
+def test_the_table_fits_the_terminal(width, file, capsys, monkeypatch):
+    narrow = Console(width=width, highlight=False)
+    monkeypatch.setattr(cli, "console", lambda: narrow)
+    assert run("try", file, "--rounds", 1, "--compilers", "nothing") == 0
+    table = [line for line in capsys.readouterr().out.splitlines() if line[:1] in "┏┃┡│└"]
+    assert len(table) > 8 and max(map(len, table)) <= width
+
+
+@pytest.mark.parametrize("asked", ["", "1"])
+def test_colours_are_for_terminals_that_want_them(asked, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", asked)
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, highlight=False)
+    cli.print_line("break at m.py:3: [why]", console)
+    console.print(cli.speedup_cell((1.1, 1.2, 1.3)))
+    assert ("\x1b[33m" in shown.getvalue()) == ("\x1b[32m" in shown.getvalue()) == (not asked)
+    assert "break at m.py:3: [why]" in shown.getvalue()
+    plain = io.StringIO()
+    cli.print_line("break at m.py:3: [why]", Console(file=plain))
+    assert plain.getvalue() == "break at m.py:3: [why]\n"
+
+
+def test_nothing_to_compile_is_said(tmp_path, capsys):
+    path = tmp_path / "shapes.py"
+    path.write_text("import torch\ndef make(): return (lambda x: x.dim()), (torch.ones(2),)\n")
+    for command in ("try", "explain"):
+        arguments = [command, str(path)]
+        assert main(ingot.compile, ingot.explain, arguments) == 0
+        assert "nothing to compile: this call does no tensor work" in capsys.readouterr().out
+
+
+NORMS = """
+    import torch
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.up = torch.nn.LayerNorm(8), torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return torch.nn.functional.gelu(self.up(self.norm(x)))
+
+    def make():
+        return torch.nn.Sequential(Block(), Block()), (torch.ones(4, 8),)
+"""
+
+
+def test_kernels_are_named_by_what_was_called_and_by_module(tmp_path, capsys):
+    path = tmp_path / "norms.py"
+    path.write_text(textwrap.dedent(NORMS))
+    assert main(ingot.compile, ingot.explain, ["explain", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"x2 +fused .* layer_norm\n +\S*norms.py:10  self\[\*\]\.norm  return", out)
+    assert re.search(r" linear, gelu\n", out) and "rsqrt" not in out
 
 
 def test_explain_and_stages(file, capsys):

@@ -16,7 +16,7 @@ from ingot.explain.cli import main
 from ingot.explain.programs import ProgramReport
 from ingot.explain.records import as_plain, plain_fields
 from ingot.explain.report import PROPERTIES, Report
-from ingot.explain.trial import Comparison
+from ingot.explain.trial import Comparison, Peer
 
 PAGE = Path(__file__).parents[2] / "docs" / "report.md"
 
@@ -33,6 +33,7 @@ RECORDS = {
     "Value": records.ValueReport,
     "Compilation": records.HistoryEntry,
     "Comparison": Comparison,
+    "Peer": Peer,
     "Stage": records.StageReport,
 }
 """The record of each section of the page."""

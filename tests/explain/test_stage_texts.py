@@ -18,6 +18,7 @@ import ingot
 from ingot.codegen.cpp import module as cpp
 from ingot.codegen.installed_triton import available
 from ingot.codegen.llvm.target import chosen
+from ingot.codegen.mixed import MixedKernels
 from ingot.compilation import Compilation
 from ingot.compiler import Compiler
 from ingot.explain.programs import complete, with_inside
@@ -231,3 +232,29 @@ def test_triton_compiles(name):
             assert f"def {compiled.written(kernel).name}(" in text
             assert compiled.binary(kernel).image[:4] == b"\x7fELF"
         compile(text, "<kernels>", "exec")
+
+
+class Side:
+    """Code for one device."""
+
+    seconds: dict[str, float] = {}
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def module_text(self, kernels: Sequence[Any]) -> str:
+        return f"{self.name}: {', '.join(kernel.name for kernel in kernels)}"
+
+
+def test_the_sides_of_a_program_are_one_file_each():
+    steps = []
+    for program in known("softmax").programs():
+        steps += program.log.kernel_steps
+    assert len(steps) > 2
+    steps[1] = replace(steps[1], on_host=True)
+    mixed: Any = MixedKernels(Side("GPU"), Side("CPU"), steps)  # type: ignore[arg-type]
+    kernels = [step.kernel for step in steps]
+    names = [kernel.name for kernel in kernels if kernel is not kernels[1]]
+    text = f"GPU: {', '.join(names)}\n\nCPU: {kernels[1].name}"
+    assert mixed.module_text(kernels) == text
+    assert mixed.module_text(kernels[1:2]) == f"CPU: {kernels[1].name}"
