@@ -83,6 +83,9 @@ function placeText(where) {
   return parts.length > 2 ? parts.slice(-2).join("/") : where;
 }
 
+// A text with each "/a/b/c.py:12" in it shortened in the same way.
+const shortPlaces = (text) => text.replace(/(^|[\s(])(\/[^()\s]*:\d+)/g, (all, before, where) => before + placeText(where));
+
 const shortOp = (op) => (op.includes(".") ? op.split(".")[1] : op);
 
 function opsText(ops) {

@@ -37,6 +37,7 @@ class GraphTree {
     const index = (group) => { for (const item of group.items) if (item.node) this.rows.set(item.node.name, item); else index(item); };
     index(this.root);
     this.open(this.root, nodes.length <= 120 ? Infinity : 1);
+    for (const group of this.root.items) if (group.path && group.path.startsWith("(")) group.open = false;
     this.root.open = true;
     this.near = new Set();
     this.space = h("div", { style: "position:relative" });
@@ -50,7 +51,7 @@ class GraphTree {
   open(group, depth) {
     for (const item of group.items) {
       if (item.node) continue;
-      item.open = depth > item.depth && !item.path.startsWith("(");
+      item.open = depth > item.depth;
       this.open(item, depth);
     }
   }
@@ -173,7 +174,7 @@ function graphPairs(programs) {
       const pair = pairs.find((one) => one.forward && one.forward.kind === "forward" && one.forward.region === program.region && !one.backward);
       if (pair) { pair.backward = program; pair.q = p; return; }
     }
-    pairs.push({ forward: program, p, title: `${kindOf(program)}: ${program.name}` });
+    pairs.push({ forward: program, p, title: `${kindOf(program)}: ${shortPlaces(program.name)}` });
   });
   return pairs;
 }
@@ -207,6 +208,9 @@ function drawGraph(element) {
       texts.value = "";
     };
     trees.forEach((tree) => tree.draw());
+    const fused = pair.forward.kernels.filter((kernel) => kernel.kind === "fused");
+    if (fused.length && !fused.some((kernel) => kernel.loops)) detail.replaceChildren(h("span", { class: "quiet" }, "Of layers that are alike a few are compiled, for all: the ATen graph may have those alone."));
+    else detail.replaceChildren();
   };
   page.showNode = (p, name) => {
     const at = pairs.findIndex((pair) => pair.p === p || pair.q === p), pair = pairs[at];

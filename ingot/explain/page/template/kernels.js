@@ -35,7 +35,7 @@ function drawKernels(element) {
   const table = page.kernelTable = new BigTable(columns, items, (item) => detail.replaceChildren(...kernelDetail(item)));
   const shown = h("span", { class: "quiet" }, plural(items.length, "kernel"));
   const search = h("input", { type: "search", placeholder: "name, op, line, module (/)", "aria-label": "search kernels" });
-  const programs = h("select", { "aria-label": "program" }, h("option", { value: "" }, "all programs"), page.data.report.programs.map((program, p) => h("option", { value: p }, `${kindOf(program)}: ${program.name}`)));
+  const programs = h("select", { "aria-label": "program" }, h("option", { value: "" }, "all programs"), page.data.report.programs.map((program, p) => h("option", { value: p }, `${kindOf(program)}: ${shortPlaces(program.name)}`)));
   const filter = () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean), program = programs.value;
     table.filter((item) => {
@@ -81,7 +81,7 @@ function kernelDetail(item) {
   };
   const moved = kernel.seconds ? sizeText(item.bytes / kernel.seconds) + " in a second" : "–";
   const facts = [
-    ["program", `${program.name}, ${kindOf(program)}, kernel ${item.k + 1} of ${program.kernels.length}`],
+    ["program", `${shortPlaces(program.name)}, ${kindOf(program)}, kernel ${item.k + 1} of ${program.kernels.length}`],
     ["kind", kernel.kind === "fused" ? "fused: a kernel of Ingot's" : "extern: a call of a library"],
     ["time", h("td", { "data-fact": "seconds", "data-value": kernel.seconds }, kernel.seconds === null ? "not measured" : `${timeText(kernel.seconds)}, ${percent(total ? kernel.seconds / total : null)} of the program's kernels`)],
     ["bytes", h("td", { "data-fact": "bytes", "data-value": item.bytes }, `reads ${sizeText(kernel.reads_bytes)}, writes ${sizeText(kernel.writes_bytes)}`)],

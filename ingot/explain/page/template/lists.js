@@ -29,19 +29,19 @@ function drawHistory(element) {
   const report = page.data.report;
   element.append(h("h2", null, `${plural(report.history.length, "compilation")}, oldest first`));
   element.append(h("ol", { class: "history" }, report.history.map((entry) => h("li", { class: entry.outcome },
-    h("div", null, h("b", null, entry.name), " ", h("span", { class: "mono quiet", title: entry.where }, placeText(entry.where)), " ",
+    h("div", null, h("b", null, shortPlaces(entry.name)), " ", h("span", { class: "mono quiet", title: entry.where }, placeText(entry.where)), " ",
       h("span", { class: "chip " + ({ eager: "bad", found: "good" }[entry.outcome] || "") }, entry.outcome)),
-    entry.changed && h("div", { class: "changed" }, entry.changed),
-    entry.reason && h("div", null, (entry.outcome === "eager" ? "eager: " : "ends at a break: ") + entry.reason),
+    entry.changed && h("div", { class: "changed", title: entry.changed }, shortPlaces(entry.changed)),
+    entry.reason && h("div", null, (entry.outcome === "eager" ? "eager: " : "ends at a break: ") + shortPlaces(entry.reason)),
     h("div", { class: "quiet" }, `compiled in ${timeText(entry.seconds)}`, entry.first_call !== null && `, its first call took ${timeText(entry.first_call)}`)))));
   for (const [name, title] of LISTS) {
-    if (report[name].length) element.append(h("h2", null, title), h("ul", { id: "list-" + name }, report[name].map((text) => h("li", null, text))));
+    if (report[name].length) element.append(h("h2", null, title), h("ul", { id: "list-" + name }, report[name].map((text) => h("li", { title: text }, shortPlaces(text)))));
   }
   const guards = [];
   report.programs.forEach((program, p) => program.guards.forEach((text) => guards.push({ p, program, text })));
   const table = new BigTable([
     { name: "#", width: 56, number: true, value: (item) => guards.indexOf(item), text: (item) => String(guards.indexOf(item) + 1) },
-    { name: "of", width: 190, value: (item) => item.p, text: (item) => item.program.name },
+    { name: "of", width: 190, value: (item) => item.p, text: (item) => shortPlaces(item.program.name) },
     { name: "guard", width: 0, value: (item) => item.text, text: (item) => item.text },
   ], guards, (item) => chosen.replaceChildren(h("pre", null, item.text)));
   const chosen = h("div", null);
@@ -67,7 +67,7 @@ function drawCompile(element) {
   }
   if (report.first_call !== null) element.append(h("p", null, "The calls that were compiled for took ", h("b", null, timeText(report.first_call)), "."));
   element.append(h("h2", null, "by program"), rowsTable(["program", "kind", ...names, "all"], report.programs.map((program) => [
-    program.name, kindOf(program), ...names.map((name) => numberCell(program.stages[name] === undefined ? "" : timeText(program.stages[name]))), numberCell(timeText(sum(Object.values(program.stages)))),
+    shortPlaces(program.name), kindOf(program), ...names.map((name) => numberCell(program.stages[name] === undefined ? "" : timeText(program.stages[name]))), numberCell(timeText(sum(Object.values(program.stages)))),
   ])));
 }
 

@@ -128,7 +128,7 @@ function drawLive(canvas, program) {
 function drawMemory(element) {
   const programs = page.data.report.programs.map((program, p) => ({ program, p })).filter((one) => one.program.buffers.length);
   if (!programs.length) { element.append(h("p", null, "No program has a plan of its memory.")); return; }
-  const select = h("select", { "aria-label": "program" }, programs.map(({ program, p }) => h("option", { value: p }, `${kindOf(program)}: ${program.name}`)));
+  const select = h("select", { "aria-label": "program" }, programs.map(({ program, p }) => h("option", { value: p }, `${kindOf(program)}: ${shortPlaces(program.name)}`)));
   const body = h("div"), panel = page.panels.find((one) => one.id === "memory");
   const show = () => {
     const program = page.data.report.programs[select.value], arena = program.buffers.filter((buffer) => buffer.offset !== null), others = program.buffers.filter((buffer) => buffer.offset === null);
