@@ -92,8 +92,11 @@ class Browser:
         headers = {"Content-Type": "application/json"}
         url = f"{self._root}{self._session}{path}"
         request = urllib.request.Request(url, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            return json.load(answer)["value"]
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(json.load(error)["value"]["message"]) from None
 
     def open(self, file: Path) -> float:
         """Opens a page of a report; the seconds until it was drawn."""

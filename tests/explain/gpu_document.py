@@ -19,7 +19,8 @@ from ingot import pipeline
 from ingot.codegen.triton import supported, write_kernel
 from ingot.codegen.triton.forms import forms_of
 from ingot.explain.page.document import document
-from ingot.explain.page.recording import dispatched, steps
+from ingot.explain.page.flops import program_flops
+from ingot.explain.page.recording import dispatched, parts_of, steps
 from ingot.explain.page.timeline import (
     CALL,
     Span,
@@ -79,9 +80,9 @@ def gpu_document(function: Callable[..., Tensor], args: tuple[Tensor, ...]) -> d
     compilation = replace(before.compilation, log=log)
     program = ProgramReport.of(compilation, "forward", 0, before.sizes)
     kernels = []
-    for kernel in program.kernels:
+    for kernel, flops in zip(program.kernels, program_flops(as_plain(parts_of(program)))):
         moved = kernel.reads_bytes + kernel.writes_bytes
-        kernels.append(replace(kernel, seconds=_seconds(moved, 0)))
+        kernels.append(replace(kernel, seconds=_seconds(moved, flops)))
     program.kernels = kernels
     report.programs, report.kernels = [program], kernels
     report.peak_bytes, report.arena_bytes = program.peak_bytes, program.arena_bytes

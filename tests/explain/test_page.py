@@ -244,6 +244,27 @@ class TestFigures:
         with_product = 2 * 128**3
         assert sorted(filter(None, sum(flops, []))) == [with_product] * 3
 
+    def test_a_product_is_counted_once(self) -> None:
+        shapes = {"x": "float32[4, 16]", "w": "float32[16, 8]", "mm": "float32[4, 8]"}
+        nodes = [{"name": name, "op": "input", "inputs": [], "values": [text]}
+                 for name, text in shapes.items()]  # fmt: skip
+        nodes[2] |= {"op": "aten.mm.default", "inputs": ["x", "w"]}
+        copied = {"kind": "fused", "ops": ["aten.mm.default"], "nodes": ["mm"], "loops": "n0"}
+        called = copied | {"kind": "extern", "loops": ""}
+        program = {"nodes": nodes, "buffers": [], "kernels": [called, copied]}
+        assert program_flops(program) == [2 * 4 * 8 * 16, 0]
+
+    def test_products_of_layers_that_are_compiled_once(self) -> None:
+        """Their nodes are those of other layers: the shapes of buffers say what they do."""
+        values = {"x": "float32[1, 128, 768]", "g": "float32[1, 128, 3072]", "b": "float32[768]"}
+        values |= {"out": "float32[768, 3072]", "other": "float32[5, 7]"}
+        buffers = [{"name": name, "value": value} for name, value in values.items()]
+        kernel = {"kind": "fused", "ops": ["aten.mm.default"], "nodes": ["mm"], "loops": ""}
+        kernel |= {"buffers_read": ["b", "x", "g"], "buffers_written": ["out"]}
+        kernels = [kernel, kernel | {"buffers_written": ["other"]}, kernel | {"ops": []}]
+        program = {"nodes": [], "buffers": buffers, "kernels": kernels}
+        assert program_flops(program) == [2 * 768 * 3072 * 128, None, 0]
+
     def test_what_breaks_cost(self, broken: Report) -> None:
         data = document_of(broken)
         costs, programs = data["break_costs"], data["report"]["programs"]

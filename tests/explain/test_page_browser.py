@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -145,8 +146,9 @@ def test_a_the_timeline(page: tuple[Browser, Document]) -> None:
     events = shown[number][1]["events"]
     longest = max(range(len(events)), key=lambda k: events[k]["seconds"])
     place = browser.run(
-        "const f = ingotPage.flame; document.getElementById('timeline').scrollTop = 0;"
-        "return f.placeOf(f.lanes[arguments[0]], arguments[1])",
+        "const f = ingotPage.flame, lane = f.lanes[arguments[0]];"
+        "document.getElementById('timeline').scrollTop = lane.y;"
+        "return f.placeOf(lane, arguments[1])",
         number,
         longest,
     )
@@ -315,6 +317,18 @@ def test_g_compile_time(page: tuple[Browser, Document]) -> None:
             f"#compile [data-stages={title}] tbody tr",
         )
         assert shown == [list(item) for item in stages.items()]
+
+
+def test_what_is_shown_is_text(page: tuple[Browser, Document]) -> None:
+    """And no name of JavaScript's."""
+    browser, _ = page
+    for part in PARTS:
+        show(browser, part)
+    browser.run("ingotPage.flame.step(1); ingotPage.memory && ingotPage.memory.charts[0].choose("
+                "ingotPage.memory.charts[0].blocks[0])")  # fmt: skip
+    shown = browser.run("return document.getElementById('panels').textContent")
+    for name in ("[object", "undefined", "NaN", "Infinity"):
+        assert name not in re.sub(r"[\w.]*__\w+|inf\w*", "", shown.split("guard")[0]), name
 
 
 def test_dark_and_light(page: tuple[Browser, Document]) -> None:

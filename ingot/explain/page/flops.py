@@ -5,6 +5,7 @@ What is no product is bound by memory on every machine, and counts nothing here.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -69,63 +70,71 @@ def short_op(op: str) -> str:
 
 
 def program_flops(program: Mapping[str, Any]) -> list[int | None]:
-    """The operations of each kernel of a program, as plain data; None where they are not known."""
+    """The operations of each kernel of a program, as plain data; None where they are not known.
+
+    A product that several kernels are for, as those that copy its operands, is the last one's.
+    """
+    kernels = program["kernels"]
     nodes = {node["name"]: node for node in program["nodes"]}
     buffers = {buffer["name"]: buffer for buffer in program["buffers"]}
-    fused = [kernel for kernel in program["kernels"] if kernel["kind"] == "fused"]
-    if fused and not any(kernel["loops"] for kernel in fused):
-        nodes = {}  # they are not those that the kernels were made of
-    return [_kernel_flops(kernel, nodes, buffers) for kernel in program["kernels"]]
+    fused = [kernel for kernel in kernels if kernel["kind"] == "fused"]
+    if fused and not any(kernel["loops"] for kernel in fused):  # they were made of other nodes
+        return [_of_buffers(kernel, buffers) for kernel in kernels]
+    owners = {}
+    for kind in ("fused", "extern"):
+        for number, kernel in enumerate(kernels):
+            if kernel["kind"] == kind:
+                owners.update(dict.fromkeys(kernel["nodes"], number))
+    counts: list[int | None] = [0] * len(kernels)
+    for name, number in owners.items():
+        count, before = _of_node(nodes.get(name), nodes), counts[number]
+        counts[number] = None if count is None or before is None else before + count
+    return counts
 
 
 Named = Mapping[str, Mapping[str, Any]]
 
 
-def _kernel_flops(kernel: Mapping[str, Any], nodes: Named, buffers: Named) -> int | None:
-    products = [short_op(op) for op in kernel["ops"] if short_op(op) in FLOPS]
-    if not products:
-        return 0
-    found = [nodes[name] for name in kernel["nodes"] if name in nodes]
-    if sorted(node["op"] for node in found) == sorted(kernel["ops"]):
-        return _of_nodes(found, nodes)
-    if len(products) == 1 and products[0] in ("mm", "addmm", "linear"):
-        return _of_buffers(kernel, buffers)
-    return None
-
-
-def _of_nodes(found: Sequence[Mapping[str, Any]], nodes: Named) -> int | None:
-    total = 0
-    for node in found:
-        inputs = [shape_of(nodes[name]) for name in node["inputs"] if name in nodes]
-        flops = op_flops(node["op"], shape_of(node), inputs)
-        if flops is None:
-            return None
-        total += flops
-    return total
+def _of_node(node: Mapping[str, Any] | None, nodes: Named) -> int | None:
+    if node is None:
+        return None
+    inputs = [shape_of(nodes[name]) for name in node["inputs"] if name in nodes]
+    return op_flops(node["op"], shape_of(node), inputs)
 
 
 def _of_buffers(kernel: Mapping[str, Any], buffers: Named) -> int | None:
     """Those of one matrix product, by the matrices that are read and what is written."""
-    reads = [shape_of(_as_node(buffers[name])) for name in kernel["buffers_read"]]
+    products = [short_op(op) for op in kernel["ops"] if short_op(op) in FLOPS]
+    if not products:
+        return 0
+    if products not in (["mm"], ["addmm"], ["linear"]):
+        return None
+    reads = [_matrix(buffers[name]) for name in kernel["buffers_read"]]
     for name in kernel["buffers_written"]:
-        result = shape_of(_as_node(buffers[name]))
-        for matrix in reads:
-            if not result or matrix is None or len(matrix) != 2:
-                continue
-            columns = result[-1]
-            for depth, other in (tuple(matrix), tuple(reversed(matrix))):
-                rows = [math.prod(result) // columns, depth]
-                if other == columns and _has_elements(reads, math.prod(rows)):
-                    return 2 * math.prod(result) * depth
+        result = _matrix(buffers[name])
+        for left, right in itertools.permutations(filter(None, reads), 2):
+            depth = _shared(left, right, result)
+            if result is not None and depth is not None:
+                return 2 * math.prod(result) * depth
     return None
 
 
-def _has_elements(shapes: Sequence[Shape | None], count: int) -> bool:
-    return count in [math.prod(shape) for shape in shapes if shape is not None]
+def _matrix(buffer: Mapping[str, Any]) -> tuple[int, int] | None:
+    """The rows and columns of a buffer, of whose dimensions all but the last are rows."""
+    shape = shape_of({"values": [buffer["value"]]})
+    if not shape or not math.prod(shape):
+        return None
+    return math.prod(shape[:-1]), shape[-1]
 
 
-def _as_node(buffer: Mapping[str, Any]) -> dict[str, Any]:
-    return {"values": [buffer["value"]]}
+def _shared(left: Shape, right: Shape, result: Shape | None) -> int | None:
+    """The dimension that is summed over, where a product of two matrices, transposed or not, has
+    this result."""
+    for rows, depth in (left, left[::-1]):
+        for height, columns in (right, right[::-1]):
+            if result == (rows, columns) and depth == height:
+                return depth
+    return None
 
 
 def shape_of(node: Mapping[str, Any]) -> list[int] | None:

@@ -34,10 +34,20 @@ function h(tag, attributes, ...children) {
     else if (name === "style") element.style.cssText = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
+  return add(element, ...children);
+}
+
+// Adds elements and texts, in lists or not; what is null or false is nothing.
+function add(element, ...children) {
   for (const child of children.flat(Infinity)) {
     if (child !== null && child !== undefined && child !== false) element.append(child);
   }
   return element;
+}
+
+function fill(element, ...children) {
+  element.replaceChildren();
+  return add(element, ...children);
 }
 
 function rowsTable(heads, rows, attributes) {
@@ -103,12 +113,13 @@ function shareOfLimit(bytes, flops, seconds) {
   const memory = bytes / limits.bytes_per_second;
   const products = flops ? flops / limits.flops_per_second : 0;
   const least = Math.max(memory, products);
-  return { share: least / seconds, by: products > memory ? "products" : "memory", least };
+  const known = flops !== null && flops !== undefined;
+  return { share: least / seconds, by: products > memory ? "products" : "memory", least, known };
 }
 
 function limitText(bytes, flops, seconds) {
   const limit = shareOfLimit(bytes, flops, seconds);
-  return limit ? `${percent(limit.share)} (${limit.by})` : "–";
+  return limit ? `${limit.known ? "" : "at least "}${percent(limit.share)} (${limit.by})` : "–";
 }
 
 // A color of its own for each name, the same in each part of the page.

@@ -187,9 +187,9 @@ function drawGraph(element) {
   const show = () => {
     const pair = pairs[select.value], programs = [pair.forward, pair.backward].filter(Boolean);
     const say = (item) => {
-      if (!item.node) { detail.replaceChildren(h("b", null, item.path), ` ${plural(item.count, "node")}`); return; }
+      if (!item.node) { fill(detail, h("b", null, item.path), ` ${plural(item.count, "node")}`); return; }
       const node = item.node;
-      detail.replaceChildren(h("b", null, node.name), ` ${node.op} ${node.values.join(", ")} `, h("span", { class: "mono" }, placeText(node.where)), " ", h("code", null, codeAt(node.where)));
+      fill(detail, h("b", null, node.name), ` ${node.op} ${node.values.join(", ")} `, h("span", { class: "mono" }, placeText(node.where)), " ", h("code", null, codeAt(node.where)));
     };
     const trees = programs.map((program, k) => new GraphTree(k === 0 && level.value === "calls" && program.calls.length ? program.calls : program.nodes, program.name, say));
     page.graph = { pair, trees };
@@ -198,7 +198,7 @@ function drawGraph(element) {
     const section = (tree, title) => h("section", null, h("div", { class: "tools", style: "margin:0 0 6px" }, h("h2", { style: "margin:0" }, title),
       h("button", { onclick: () => tree.openAll(true) }, "open all"), h("button", { onclick: () => tree.openAll(false) }, "close all")), tree.element);
     body.className = trees[1] ? "three" : "three one";
-    body.replaceChildren(section(trees[0], titles[0]), ...(trees[1] ? [kept, section(trees[1], titles[1])] : [kept]));
+    fill(body, section(trees[0], titles[0]), ...(trees[1] ? [kept, section(trees[1], titles[1])] : [kept]));
     const names = programs.flatMap((program, k) => Object.keys(program.texts).map((name) => [k, name]));
     texts.replaceChildren(h("option", { value: "" }, "texts …"), ...names.map(([k, name]) => h("option", { value: k + " " + name }, `${programs[k].kind}: ${name}`)));
     texts.onchange = () => {
@@ -209,8 +209,8 @@ function drawGraph(element) {
     };
     trees.forEach((tree) => tree.draw());
     const fused = pair.forward.kernels.filter((kernel) => kernel.kind === "fused");
-    if (fused.length && !fused.some((kernel) => kernel.loops)) detail.replaceChildren(h("span", { class: "quiet" }, "Of layers that are alike a few are compiled, for all: the ATen graph may have those alone."));
-    else detail.replaceChildren();
+    if (fused.length && !fused.some((kernel) => kernel.loops)) fill(detail, h("span", { class: "quiet" }, "Of layers that are alike a few are compiled, for all: the ATen graph may have those alone."));
+    else fill(detail);
   };
   page.showNode = (p, name) => {
     const at = pairs.findIndex((pair) => pair.p === p || pair.q === p), pair = pairs[at];
@@ -221,7 +221,7 @@ function drawGraph(element) {
   };
   select.addEventListener("change", show);
   level.addEventListener("change", show);
-  element.append(h("div", { class: "tools" }, select, level, texts, detail), body);
+  add(element, h("div", { class: "tools" }, select, level, texts, detail), body);
   show();
   page.panels.find((one) => one.id === "graph").redraw = () => page.graph.trees.forEach((tree) => tree.draw());
 }
@@ -241,7 +241,7 @@ function keptTable(pair, trees) {
     { name: "what", width: 74, value: (item) => item.kind, text: (item) => (item.again ? "again" : item.kind) },
     { name: "value", width: 0, value: (item) => item.name, text: (item) => (item.op ? `${shortOp(item.op)} ` : "") + item.name + (item.count > 1 ? ` ×${item.count}` : "") + ` ${item.value}` },
   ], values, (item) => {
-    said.replaceChildren(h("b", null, item.name), ` ${item.value} `, h("span", { class: "mono" }, placeText(item.where)), " ", item.module, `: ${item.again ? "computed again, since" : "saved:"} ${item.why}`);
+    fill(said, h("b", null, item.name), ` ${item.value} `, h("span", { class: "mono" }, placeText(item.where)), " ", item.module, `: ${item.again ? "computed again, since" : "saved:"} ${item.why}`);
     for (const tree of trees) {
       const names = tree.nodes.filter((node) => node.name === item.name || node.source === item.name).map((node) => node.name);
       tree.chosen = null;

@@ -23,16 +23,16 @@ function drawKernels(element) {
   const columns = [
     { name: "#", width: 52, number: true, value: (item) => item.number, text: (item) => String(item.number) },
     { name: "program", width: 86, value: (item) => item.p, text: (item) => kindOf(item.program) },
-    { name: "kernel", width: 210, value: (item) => item.kernel.name, text: (item) => item.kernel.name },
+    { name: "kernel", width: 180, value: (item) => item.kernel.name, text: (item) => item.kernel.name },
     measured && { name: "time", width: 84, number: true, value: (item) => item.kernel.seconds, text: (item) => timeText(item.kernel.seconds), bar: (item) => (item.kernel.seconds || 0) / most },
     { name: "bytes", width: 84, number: true, value: (item) => item.bytes, text: (item) => sizeText(item.bytes), bar: measured ? null : (item) => item.bytes / largest },
-    measured && page.data.limits && { name: "of limit", width: 116, number: true, value: (item) => item.limit && item.limit.share, text: (item) => (item.limit ? `${percent(item.limit.share)} ${item.limit.by}` : "–") },
+    measured && page.data.limits && { name: "of limit", width: 124, number: true, value: (item) => item.limit && item.limit.share, text: (item) => (item.limit ? `${item.limit.known ? "" : "≥ "}${percent(item.limit.share)} ${item.limit.by}` : "–") },
     { name: "line", width: 150, value: (item) => item.kernel.where, text: (item) => placeText(item.kernel.where) },
     { name: "module", width: 180, value: (item) => item.module, text: (item) => item.module },
     { name: "ops", width: 0, value: (item) => opsText(item.kernel.ops), text: (item) => opsText(item.kernel.ops) },
   ].filter(Boolean);
   const detail = h("div", { class: "detail", tabindex: "0", "aria-label": "the kernel that is chosen" }, h("p", { class: "quiet" }, "Choose a kernel."));
-  const table = page.kernelTable = new BigTable(columns, items, (item) => detail.replaceChildren(...kernelDetail(item)));
+  const table = page.kernelTable = new BigTable(columns, items, (item) => fill(detail, kernelDetail(item)));
   const shown = h("span", { class: "quiet" }, plural(items.length, "kernel"));
   const search = h("input", { type: "search", placeholder: "name, op, line, module (/)", "aria-label": "search kernels" });
   const programs = h("select", { "aria-label": "program" }, h("option", { value: "" }, "all programs"), page.data.report.programs.map((program, p) => h("option", { value: p }, `${kindOf(program)}: ${shortPlaces(program.name)}`)));
@@ -47,7 +47,7 @@ function drawKernels(element) {
   };
   search.addEventListener("input", filter);
   programs.addEventListener("change", filter);
-  element.append(h("div", { class: "split" },
+  add(element, h("div", { class: "split" },
     h("section", null, h("div", { class: "tools" }, search, programs, shown), table.element), detail));
   table.draw();
   if (items.length) table.choose(items[0]);
@@ -87,7 +87,7 @@ function kernelDetail(item) {
     ["bytes", h("td", { "data-fact": "bytes", "data-value": item.bytes }, `reads ${sizeText(kernel.reads_bytes)}, writes ${sizeText(kernel.writes_bytes)}`)],
     ["moves", moved],
     ["products", item.flops === null || item.flops === undefined ? "not known" : item.flops ? (item.flops / 1e9).toPrecision(3) + " GFLOP" : "none"],
-    ["at the limit", item.limit ? `${timeText(item.limit.least)}, bound by ${item.limit.by}: ${percent(item.limit.share)} of it is reached` : "–"],
+    ["at the limit", item.limit ? `${timeText(item.limit.least)}, bound by ${item.limit.by}: ${item.limit.known ? "" : "at least "}${percent(item.limit.share)} of it is reached` : "–"],
     ["module", item.module || "–"],
   ];
   const block = (title, text) => (text ? [h("h3", null, title), h("pre", { "data-text": title }, text)] : []);

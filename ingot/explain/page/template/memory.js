@@ -127,7 +127,7 @@ function drawLive(canvas, program) {
 
 function drawMemory(element) {
   const programs = page.data.report.programs.map((program, p) => ({ program, p })).filter((one) => one.program.buffers.length);
-  if (!programs.length) { element.append(h("p", null, "No program has a plan of its memory.")); return; }
+  if (!programs.length) { add(element, h("p", null, "No program has a plan of its memory.")); return; }
   const select = h("select", { "aria-label": "program" }, programs.map(({ program, p }) => h("option", { value: p }, `${kindOf(program)}: ${shortPlaces(program.name)}`)));
   const body = h("div"), panel = page.panels.find((one) => one.id === "memory");
   const show = () => {
@@ -137,8 +137,8 @@ function drawMemory(element) {
     const charts = [];
     if (arena.length) charts.push(new MemoryChart(`the arena, ${sizeText(program.arena_bytes)}: where each temporary lies`, program, arena.map((buffer) => ({ buffer, y: buffer.offset })), Math.max(program.arena_bytes || 0, ...arena.map((buffer) => buffer.offset + buffer.bytes)), 300));
     if (others.length) charts.push(new MemoryChart("inputs, results and memory of its own, stacked", program, rest.blocks, rest.top, 300));
-    for (const chart of charts) chart.onChoose = (buffer, facts) => said.replaceChildren(h("b", null, buffer.name), " ", facts.map(([name, text]) => `${name} ${text}; `));
-    body.replaceChildren(
+    for (const chart of charts) chart.onChoose = (buffer, facts) => fill(said, h("b", null, buffer.name), " ", facts.map(([name, text]) => `${name} ${text}; `));
+    fill(body, 
       h("div", { class: "facts", id: "memory-facts" },
         h("div", null, "peak, as planned ", h("b", { "data-fact": "peak", "data-value": program.peak_bytes }, sizeText(program.peak_bytes))),
         h("div", null, "arena ", h("b", { "data-fact": "arena", "data-value": program.arena_bytes }, sizeText(program.arena_bytes))),
@@ -157,7 +157,7 @@ function drawMemory(element) {
       if (block) { chart.choose(block); chart.canvas.scrollIntoView({ block: "center" }); }
     }
   };
-  element.append(h("div", { class: "tools" }, select, h("span", { class: "quiet" }, "From left to right the kernels in order; from the bottom up bytes.")), body);
+  add(element, h("div", { class: "tools" }, select, h("span", { class: "quiet" }, "From left to right the kernels in order; from the bottom up bytes.")), body);
   show();
 }
 

@@ -21,9 +21,9 @@ function timelineOfKernels(data) {
   return { name: "Ingot", seconds: at, measured, made: true, lanes: [{ name: measured ? "kernels, as measured one by one" : "kernels, as long as their bytes", gpu: false, events }] };
 }
 
-// "self.blocks[0].norm" as the steps to it: [["self", "self"], [".blocks[0]", "self.blocks[0]"], ...].
+// "self.blocks[0].norm" as the steps to it: [["self", "self"], ["blocks[0]", "self.blocks[0]"], ...].
 function modulePath(module) {
-  const parts = module ? module.match(/\.?[^.]+/g) || [] : [];
+  const parts = module ? module.match(/\.?[^.[]*\[[^\]]*\]|\.?[^.[]+/g) || [] : [];
   let path = "";
   return parts.map((part) => [part.replace(/^\./, ""), (path += part)]);
 }
@@ -170,7 +170,7 @@ class Flame {
       const span = this.to - this.from;
       this.view(box.start - span / 2, box.start + span / 2);
     }
-    this.said.replaceChildren(
+    fill(this.said, 
       this.facts(box).map(([name, text]) => h("span", null, text === "" || text === undefined ? "" : `${name} ${text}; `)), " ",
       box.event && box.event.kernel !== null && h("button", { class: "link", onclick: () => this.open(box) }, "its kernel ›"));
     this.draw();
@@ -287,7 +287,7 @@ function drawTimeline(element) {
   const [eager, ingot] = ["eager", "Ingot"].map((name) => data.timelines.find((timeline) => timeline.name === name));
   const limits = data.limits;
   const button = (label, title, act) => h("button", { title, onclick: () => { act(); flame.canvas.focus(); } }, label);
-  element.append(h("div", null,
+  add(element,
     h("div", { class: "tools" },
       button("+", "closer", () => flame.zoom(0.6, 0.5)), button("−", "farther", () => flame.zoom(1 / 0.6, 0.5)), button("all", "all of it (0)", () => flame.view(0, flame.whole)),
       h("span", { class: "quiet" }, "Hover for bytes and the share of the limit, click a module to come closer, an op to choose it; drag to move.")),
@@ -295,7 +295,7 @@ function drawTimeline(element) {
     !recorded && h("p", { class: "quiet" }, timelines[0].measured ? "No call was recorded: the kernels one behind the other, as Report.measure timed them." : "No call was recorded and nothing measured: each kernel is as long as its bytes. `python -m ingot explain --html` records one, and report.html(path, call=..., eager=...)."),
     eager && ingot && h("p", null, "eager takes ", h("b", { id: "speedup" }, (eager.seconds / ingot.seconds).toFixed(2)), " times as long as Ingot in these two calls, each under a profiler; `python -m ingot try` compares them fairly."),
     rowsTable(["", "the call", "in ops", "of them backward", "events on CPUs", "on GPUs"], rows, { id: "timeline-sums" }),
-    limits && h("p", { class: "quiet", id: "limits" }, `The limit, measured on ${limits.device}: a copy moves ${sizeText(limits.bytes_per_second)} in a second, a product of float32 matrices does ${(limits.flops_per_second / 1e9).toPrecision(3)} GFLOP. The share is of the one that takes longer.`)));
+    limits && h("p", { class: "quiet", id: "limits" }, `The limit, measured on ${limits.device}: a copy moves ${sizeText(limits.bytes_per_second)} in a second, a product of float32 matrices does ${(limits.flops_per_second / 1e9).toPrecision(3)} GFLOP. The share is of the one that takes longer.`));
   flame.draw();
   new ResizeObserver(() => flame.draw()).observe(flame.canvas);
 }
