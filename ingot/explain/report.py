@@ -247,8 +247,8 @@ class Report:
         """Write all of it as a page: one file of HTML, of 5 MB at most, that needs no network.
 
         `call` calls the compiled function and `eager` does the same in eager, with arguments of its
-        own; each is called about ten times. With them the page has the timelines of both, and the
-        times of kernels. OSError where the file cannot be written.
+        own; the page has the timelines of both then, and the times of kernels. The one is called
+        ten times, the other five times. OSError where the file cannot be written.
         """
         from ingot.explain.page.recording import document_of, page_of
 
