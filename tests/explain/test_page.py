@@ -79,6 +79,13 @@ class TestFile:
             assert asks not in page
         assert "default-src 'none'" in page
 
+    def test_its_script_keeps_to_the_house(self) -> None:
+        files = sorted(pages._TEMPLATE.iterdir())
+        assert {file.name for file in files} == {"page.html", "page.css", *pages._SCRIPTS}
+        for file in files:
+            lines = file.read_text("utf-8").splitlines()
+            assert len(lines) <= 700 and max(map(len, lines)) <= 100, file.name
+
     def test_hostile_names_are_text(self, broken: Report) -> None:
         data = document_of(broken)
         data["report"]["name"] = data["report"]["breaks"][0]["reason"] = HOSTILE

@@ -173,13 +173,20 @@ GATHERS = frozenset(("embedding", "gather", "index", "index_select"))
 
 def _moved(inputs: Sequence[Tensor], results: Sequence[Tensor], gathers: bool) -> int:
     """The bytes that an op reads and writes; a view of an input moves nothing."""
-    storages = {tensor.untyped_storage().data_ptr() for tensor in inputs}
-    own = [t for t in results if t.untyped_storage().data_ptr() not in storages]
+    storages = set(map(_storage, inputs))
+    own = [tensor for tensor in results if _storage(tensor) not in storages]
     if results and not own:
         return 0
     if gathers:
         inputs = own  # of a table, the rows that are asked for
     return sum(tensor.numel() * tensor.element_size() for tensor in (*inputs, *own))
+
+
+def _storage(tensor: Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):  # sparse tensors have none
+        return id(tensor)
 
 
 def _names_below(root: torch.nn.Module) -> dict[torch.nn.Module, str]:

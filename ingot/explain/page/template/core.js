@@ -4,7 +4,7 @@
 const page = { data: null, panels: [], current: null, ready: false, started: performance.now() };
 window.ingotPage = page; // for whoever looks at the page from outside, such as its tests
 
-// -- the data: base64 of gzipped JSON, long texts once ---------------------------------------------
+// -- the data: base64 of gzipped JSON, long texts once --------------------------------------------
 
 async function readData() {
   const packed = atob(document.getElementById("data").textContent);
@@ -23,7 +23,7 @@ async function readData() {
   return revive(body);
 }
 
-// -- elements --------------------------------------------------------------------------------------
+// -- elements -------------------------------------------------------------------------------------
 
 // An element: h("td", {class: "number", onclick: f}, "text", another, ...). Texts are never HTML.
 function h(tag, attributes, ...children) {
@@ -51,20 +51,41 @@ function fill(element, ...children) {
 }
 
 function rowsTable(heads, rows, attributes) {
-  const head = heads && h("thead", null, h("tr", null, heads.map((text) => h("th", null, text))));
-  const cells = (row) => row.map((cell) => (cell instanceof Node && cell.tagName === "TD" ? cell : h("td", null, cell)));
-  return h("table", { class: "plain", ...attributes }, head, h("tbody", null, rows.map((row) => h("tr", null, cells(row)))));
+  const head =
+    heads &&
+    h(
+      "thead",
+      null,
+      h(
+        "tr",
+        null,
+        heads.map((text) => h("th", null, text)),
+      ),
+    );
+  const cells = (row) =>
+    row.map((cell) => (cell instanceof Node && cell.tagName === "TD" ? cell : h("td", null, cell)));
+  return h(
+    "table",
+    { class: "plain", ...attributes },
+    head,
+    h(
+      "tbody",
+      null,
+      rows.map((row) => h("tr", null, cells(row))),
+    ),
+  );
 }
 
 const numberCell = (text, value) => h("td", { class: "number", "data-value": value }, text);
 
-// -- figures ---------------------------------------------------------------------------------------
+// -- figures --------------------------------------------------------------------------------------
 
 function sizeText(bytes) {
   if (bytes === null || bytes === undefined) return "–";
   let size = bytes;
   for (const unit of ["B", "KiB", "MiB"]) {
-    if (size < 1000) return (unit === "B" || size >= 100 ? size.toFixed(0) : size.toPrecision(3)) + " " + unit;
+    if (size < 1000)
+      return (unit === "B" || size >= 100 ? size.toFixed(0) : size.toPrecision(3)) + " " + unit;
     size /= 1024;
   }
   return size.toPrecision(3) + " GiB";
@@ -94,7 +115,8 @@ function placeText(where) {
 }
 
 // A text with each "/a/b/c.py:12" in it shortened in the same way.
-const shortPlaces = (text) => text.replace(/(^|[\s(])(\/[^()\s]*:\d+)/g, (all, before, where) => before + placeText(where));
+const shortPlaces = (text) =>
+  text.replace(/(^|[\s(])(\/[^()\s]*:\d+)/g, (all, before, where) => before + placeText(where));
 
 const shortOp = (op) => (op.includes(".") ? op.split(".")[1] : op);
 
@@ -106,7 +128,7 @@ function opsText(ops) {
 
 const codeAt = (where) => page.data.code[where] || "";
 
-// What of the machine's limit is reached: of its bandwidth, or of its products if those take longer.
+// The share of the machine's limit: of its bandwidth, or of its products if those take longer.
 function shareOfLimit(bytes, flops, seconds) {
   const limits = page.data.limits;
   if (!limits || !seconds || bytes === null || bytes === undefined) return null;
@@ -130,15 +152,20 @@ function colorOf(name, light) {
   return `hsl(${hue} ${isDark() ? "38%" : "52%"} ${light || (isDark() ? "36%" : "74%")})`;
 }
 
-// -- themes ----------------------------------------------------------------------------------------
+// -- themes ---------------------------------------------------------------------------------------
 
 const darkQuery = matchMedia("(prefers-color-scheme: dark)");
-const isDark = () => (document.documentElement.dataset.theme || (darkQuery.matches ? "dark" : "light")) === "dark";
+const isDark = () =>
+  (document.documentElement.dataset.theme || (darkQuery.matches ? "dark" : "light")) === "dark";
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function switchTheme() {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-  try { localStorage.setItem("ingot-theme", document.documentElement.dataset.theme); } catch { /* a file has none */ }
+  try {
+    localStorage.setItem("ingot-theme", document.documentElement.dataset.theme);
+  } catch {
+    /* a file has none */
+  }
   redraw();
 }
 
@@ -146,25 +173,36 @@ function redraw() {
   for (const panel of page.panels) if (panel.redraw) panel.redraw();
 }
 
-// -- tips ------------------------------------------------------------------------------------------
+// -- tips -----------------------------------------------------------------------------------------
 
 function showTip(x, y, title, rows) {
   const tip = document.getElementById("tip");
   const shown = rows.filter((row) => row[1] !== "" && row[1] !== null && row[1] !== undefined);
-  tip.replaceChildren(h("b", null, title), h("table", null, shown.map(([name, text]) => h("tr", null, h("td", null, name), h("td", null, text)))));
+  tip.replaceChildren(
+    h("b", null, title),
+    h(
+      "table",
+      null,
+      shown.map(([name, text]) => h("tr", null, h("td", null, name), h("td", null, text))),
+    ),
+  );
   tip.hidden = false;
   const box = tip.getBoundingClientRect();
   tip.style.left = Math.max(4, Math.min(x + 14, innerWidth - box.width - 8)) + "px";
-  tip.style.top = (y + 18 + box.height > innerHeight ? Math.max(4, y - box.height - 10) : y + 18) + "px";
+  tip.style.top =
+    (y + 18 + box.height > innerHeight ? Math.max(4, y - box.height - 10) : y + 18) + "px";
 }
 
-const hideTip = () => { document.getElementById("tip").hidden = true; };
+const hideTip = () => {
+  document.getElementById("tip").hidden = true;
+};
 
-// -- canvases --------------------------------------------------------------------------------------
+// -- canvases -------------------------------------------------------------------------------------
 
 // The context of a canvas as wide as its place, sharp on every screen.
 function sized(canvas, height) {
-  const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth || 800;
+  const ratio = window.devicePixelRatio || 1,
+    width = canvas.clientWidth || 800;
   canvas.style.height = height + "px";
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);
@@ -185,23 +223,40 @@ function fitted(context, text, x, y, width) {
 
 // Round numbers that divide a range in some six parts.
 function ticks(from, to, count) {
-  const raw = (to - from) / (count || 6), power = 10 ** Math.floor(Math.log10(raw));
+  const raw = (to - from) / (count || 6),
+    power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= raw);
   const found = [];
   for (let at = Math.ceil(from / step) * step; at <= to; at += step) found.push(at);
   return found;
 }
 
-// -- tabs and keys ---------------------------------------------------------------------------------
+// -- tabs and keys --------------------------------------------------------------------------------
 
 // A part of the page: {id, title, count, draw(element)}; `draw` runs when it is first shown.
 function addPanel(panel) {
   panel.number = page.panels.length + 1;
-  panel.tab = h("button", {
-    role: "tab", id: "tab-" + panel.id, "aria-controls": panel.id, "aria-selected": "false", tabindex: "-1",
-    title: "key " + panel.number, onclick: () => openPanel(panel.id),
-  }, panel.title, panel.count !== undefined && h("span", { class: "count" }, " " + panel.count));
-  panel.element = h("div", { role: "tabpanel", id: panel.id, "aria-labelledby": "tab-" + panel.id, tabindex: "-1", hidden: true });
+  panel.tab = h(
+    "button",
+    {
+      role: "tab",
+      id: "tab-" + panel.id,
+      "aria-controls": panel.id,
+      "aria-selected": "false",
+      tabindex: "-1",
+      title: "key " + panel.number,
+      onclick: () => openPanel(panel.id),
+    },
+    panel.title,
+    panel.count !== undefined && h("span", { class: "count" }, " " + panel.count),
+  );
+  panel.element = h("div", {
+    role: "tabpanel",
+    id: panel.id,
+    "aria-labelledby": "tab-" + panel.id,
+    tabindex: "-1",
+    hidden: true,
+  });
   page.panels.push(panel);
 }
 
@@ -235,29 +290,44 @@ const KEYS = [
 
 function showKeys() {
   const dialog = document.getElementById("keys");
-  dialog.replaceChildren(h("h2", null, "Keys"), rowsTable(null, KEYS.map(([keys, text]) => [h("kbd", null, keys), text])),
-    h("form", { method: "dialog" }, h("button", null, "close")));
+  dialog.replaceChildren(
+    h("h2", null, "Keys"),
+    rowsTable(
+      null,
+      KEYS.map(([keys, text]) => [h("kbd", null, keys), text]),
+    ),
+    h("form", { method: "dialog" }, h("button", null, "close")),
+  );
   dialog.showModal();
 }
 
 function onKey(event) {
   const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
   if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "Escape") { hideTip(); if (typing) event.target.blur(); return; }
+  if (event.key === "Escape") {
+    hideTip();
+    if (typing) event.target.blur();
+    return;
+  }
   if (typing) return;
   if (event.target.getAttribute && event.target.getAttribute("role") === "tab") {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (step) {
-      const count = page.panels.length, next = page.panels[(page.panels.indexOf(page.current) + step + count) % count];
+      const count = page.panels.length,
+        next = page.panels[(page.panels.indexOf(page.current) + step + count) % count];
       openPanel(next.id).tab.focus();
       event.preventDefault();
     }
   }
-  if (/^[1-9]$/.test(event.key) && page.panels[event.key - 1]) openPanel(page.panels[event.key - 1].id).tab.focus();
+  if (/^[1-9]$/.test(event.key) && page.panels[event.key - 1])
+    openPanel(page.panels[event.key - 1].id).tab.focus();
   else if (event.key === "t") switchTheme();
   else if (event.key === "?") showKeys();
   else if (event.key === "/") {
     const search = page.current.element.querySelector("input[type=search]");
-    if (search) { search.focus(); event.preventDefault(); }
+    if (search) {
+      search.focus();
+      event.preventDefault();
+    }
   }
 }
