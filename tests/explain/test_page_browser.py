@@ -147,6 +147,8 @@ def test_a_the_timeline(page: tuple[Browser, Document]) -> None:
     longest = max(range(len(events)), key=lambda k: events[k]["seconds"])
     place = browser.run(
         "const f = ingotPage.flame, lane = f.lanes[arguments[0]];"
+        "const { start, seconds } = lane.lane.events[arguments[1]];"
+        "f.view(start - seconds, start + 2 * seconds);"
         "document.getElementById('timeline').scrollTop = lane.y;"
         "return f.placeOf(lane, arguments[1])",
         number,
@@ -154,6 +156,7 @@ def test_a_the_timeline(page: tuple[Browser, Document]) -> None:
     )
     browser.point(place["x"], place["y"])
     (tip,) = browser.texts("#tip")
+    browser.run("ingotPage.flame.view(0, ingotPage.flame.whole)")
     assert tip.startswith(events[longest]["name"])
     if events[longest]["bytes"] is not None:
         assert "share of the limit" in tip and "bytes" in tip

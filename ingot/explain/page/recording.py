@@ -116,11 +116,11 @@ def _span(event: Any, begin: int) -> Span:
     lane = f"CPU thread {event.start_thread_id()}"
     if on_gpu:
         lane = f"GPU {event.device_index()}, stream {event.device_resource_id()}"
-    start = (event.start_ns() - begin) * 1e-9
+    start = event.start_ns() - begin
     return Span(
         name=event.name(),
-        start=start,
-        end=start + event.duration_ns() * 1e-9,
+        start=start * 1e-9,
+        end=(start + event.duration_ns()) * 1e-9,  # ends that are equal stay so
         lane=lane,
         on_gpu=on_gpu,
         link=event.correlation_id(),
