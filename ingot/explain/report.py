@@ -248,7 +248,7 @@ class Report:
 
         `call` calls the compiled function and `eager` does the same in eager, with arguments of its
         own; the page has the timelines of both then, and the times of kernels. The one is called
-        ten times, the other five times. OSError where the file cannot be written.
+        six times, the other three times. OSError where the file cannot be written.
         """
         from ingot.explain.page.recording import document_of, page_of
 

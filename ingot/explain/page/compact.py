@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from ingot.events import encodable
 from ingot.explain.screen import alike, kernels_text, sum_of_seconds
-from ingot.explain.text import code_at, ops_text, place_text, plural, short_places, size_text
+from ingot.explain.text import (
+    code_at,
+    ops_text,
+    place_text,
+    plural,
+    short_places,
+    shortened,
+    size_text,
+)
 from ingot.sequences import at
 
 if TYPE_CHECKING:
@@ -19,6 +27,7 @@ MOST_KERNELS = 12
 """Rows of the table: those that take longest or, if nothing was measured, move most."""
 
 _LEFT = ' style="text-align:left"'
+_NUMBER = ' style="text-align:right;white-space:nowrap"'
 
 
 def compact_html(report: Report) -> str:
@@ -66,8 +75,13 @@ def _kernel_table(kernels: Sequence[KernelReport]) -> str:
         if measured:
             figures.append(f"{sum_of_seconds(group) * 1e3:.3f}")
         figures.append(f"{weigh(group) / total:.0%}")
-        cells = [f"<td>{figure}</td>" for figure in figures]
-        texts = kernel.name, ops_text(kernel.ops), place_text(kernel.where), code_at(kernel.where)
+        cells = [f"<td{_NUMBER}>{figure}</td>" for figure in figures]
+        texts = (
+            shortened(kernel.name, 40),
+            ops_text(kernel.ops),
+            place_text(kernel.where),
+            code_at(kernel.where),
+        )
         shown = [f"<td{_LEFT}>{_escaped(text)}</td>" for text in texts]
         rows.append(f"<tr>{shown[0]}{''.join(cells)}{''.join(shown[1:])}</tr>")
     names = ["kernel", "count", "bytes", "ms", "share", "ops", "line", ""]

@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 
 __all__ = ["document_of", "page_of", "recorded"]
 
-ROUNDS = 3
-"""How many calls are recorded; the one of middle length is shown."""
+ROUNDS = 2
+"""How many calls are recorded; the shorter one is shown."""
+
+TIMED = 3
+"""How many calls the kernels are timed in, if they have not been."""
 
 
 def document_of(
@@ -57,7 +60,7 @@ def document_of(
         return document(report.to_dict())
     call()
     if all(kernel.seconds is None for kernel in report.kernels):
-        report.measure(call)
+        report.measure(call, TIMED)
     timelines = recorded(report.programs, call, eager)
     device = torch.device("cpu")
     for program in report.programs:
@@ -74,8 +77,8 @@ def recorded(
     """The timelines of a call in eager, if that is given, and of the compiled one."""
     timelines = []
     if eager is not None:
-        spans = recorded_spans(eager)
-        timelines.append(timeline("eager", spans, described_by(dispatched(eager))))
+        notes = dispatched(eager)
+        timelines.append(timeline("eager", recorded_spans(eager), described_by(notes)))
     timelines.append(timeline("Ingot", recorded_spans(call), described_by_steps(steps(programs))))
     return timelines
 
@@ -87,7 +90,6 @@ def recorded_spans(call: Callable[[], object]) -> list[Span]:
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    call()
     with profile(activities=activities) as profiled:
         for _ in range(ROUNDS):
             with record_function(CALL):
@@ -98,17 +100,13 @@ def recorded_spans(call: Callable[[], object]) -> list[Span]:
     found = events.kineto_results.events()
     begin = min(event.start_ns() for event in found)
     spans = [_span(event, begin) for event in found]
-    calls = sorted(_calls(spans), key=lambda span: span.end - span.start)
-    chosen = calls[len(calls) // 2]
+    calls = [span for span in spans if span.name == CALL and not span.on_gpu]
+    chosen = min(calls, key=lambda span: span.end - span.start)
     kept = []
     for span in spans:
         if chosen.start <= span.start and span.end <= chosen.end and span.end > span.start:
             kept.append(span)
     return kept
-
-
-def _calls(spans: Sequence[Span]) -> list[Span]:
-    return [span for span in spans if span.name == CALL and not span.on_gpu]
 
 
 def _span(event: Any, begin: int) -> Span:
