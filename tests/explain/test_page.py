@@ -283,6 +283,15 @@ class TestFigures:
             assert cost["bytes"] >= 128 * 128 * 4
             assert cost["seconds"] is None  # no call was recorded
 
+    def test_what_breaks_cost_in_a_call(self) -> None:
+        function, arguments = make_broken()
+        compiled = ingot.compile(function)
+        compiled(*arguments)
+        report = ingot.explain(compiled)(*arguments)
+        data = document_of(report, lambda: compiled(*arguments))
+        seconds = [cost["seconds"] for cost in data["break_costs"]]
+        assert all(seconds) and sum(seconds) < data["timelines"][0]["seconds"]
+
     def test_the_limits_are_measured(self, trained: dict[str, Any]) -> None:
         limits = trained["limits"]
         assert limits["bytes_per_second"] > 1e7 and limits["flops_per_second"] > 1e7

@@ -24,7 +24,6 @@ class BigTable {
             role: "columnheader",
             class: column.number ? "number" : null,
             style: this.width(column),
-            tabindex: "-1",
             onclick: () => this.sortBy(k),
           },
           column.name,
