@@ -40,6 +40,7 @@ PAGES = [
     "control.md",
     "debugging.md",
     "events.md",
+    "page.md",
     "profiling.md",
     "report.md",
     "torch_compiler.md",

@@ -56,7 +56,16 @@ ROOMS: dict[str, set[str]] = {
     # The top of the house, from what one compilation leaves behind to what users call.
     "built": {"codegen", "graph", "loops", "native", "runtime", "schedule"},
     "compilation": {"graph", "loops", "runtime", "schedule"},
-    "explain": {"codegen", "compilation", "graph", "kept", "loops", "native", "schedule"},
+    "explain": {
+        "codegen",
+        "compilation",
+        "graph",
+        "kept",
+        "loops",
+        "native",
+        "runtime",
+        "schedule",
+    },
     "stance": {"native"},
     "torch_controls": {"stance"},
     "gradients": {"built", "capture", "compilation", "failures", "graph", "loops", "runtime"},

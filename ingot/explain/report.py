@@ -7,9 +7,11 @@ Compilations go in, a `Report` comes out. Its text is `screen.py`'s, its records
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import ingot
@@ -243,6 +245,29 @@ class Report:
         plain: dict[str, Any] = {"schema": SCHEMA, "ingot": ingot.__version__}
         plain |= as_plain(self, PROPERTIES)
         return plain
+
+    def html(
+        self,
+        path: str | os.PathLike[str],
+        call: Callable[[], object] | None = None,
+        eager: Callable[[], object] | None = None,
+    ) -> None:
+        """Write all of it as a page: one file of HTML, of 5 MB at most, that needs no network.
+
+        `call` calls the compiled function and `eager` does the same in eager, with arguments of its
+        own; the page has the timelines of both then, and the times of kernels. The one is called
+        six times, the other three times. OSError where the file cannot be written.
+        """
+        from ingot.explain.page.recording import document_of, page_of
+
+        page = page_of(document_of(self, call, eager))
+        Path(path).write_text(page, "utf-8")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from ingot.explain.page.compact import compact_html
+
+        return compact_html(self)
 
     def __str__(self) -> str:
         return self.text()

@@ -219,16 +219,20 @@ def _side(target: Target, wrap: Compile, train: bool) -> Side:
     return Side(target, call)
 
 
-def take_gradients(result: Any) -> None:
-    """The backward of all results that have a history, with random tangents, always the same."""
+def take_gradients(result: Any, tangents: list[Tensor] | None = None) -> None:
+    """The backward of all results that have a history, with random tangents, always the same.
+
+    Those in `tangents` are taken; it is filled if it is empty."""
     outputs = []
     for t in measure.tensors(result):
         if t.grad_fn is not None:
             outputs.append(t)
-    random = torch.Generator().manual_seed(0)
-    tangents = []
-    for t in outputs:
-        tangents.append(torch.randn(t.shape, generator=random, dtype=torch.float64).to(t))
+    if tangents is None:
+        tangents = []
+    if not tangents:
+        random = torch.Generator().manual_seed(0)
+        for t in outputs:
+            tangents.append(torch.randn(t.shape, generator=random, dtype=torch.float64).to(t))
     if outputs:
         torch.autograd.backward(outputs, tangents)
 
