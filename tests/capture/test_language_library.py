@@ -400,7 +400,7 @@ def dates(x, y):
     return x + (datetime.datetime.now().year > 2000)
 
 
-@broken("a _thread.lock")
+@broken("threading.lock")
 def locks(x, y):
     with LOCK:
         return x + 1
