@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -107,6 +108,7 @@ fault.__enter__()
 @long
 @pytest.mark.parametrize("number", range(GRAPHS))
 def test_a_large_graph_is_brought_to_few_ops(number: int, tmp_path: Path) -> None:
+    """In less than a minute of processor time, whatever else the machine does."""
     ops = 300 + 200 * number // (GRAPHS - 1)
     made = chosen(number, ops, of=GRAPHS)
     assert len(made.graph.case.statements) >= ops
@@ -119,10 +121,11 @@ def test_a_large_graph_is_brought_to_few_ops(number: int, tmp_path: Path) -> Non
         "PYTHONPATH": os.pathsep.join((str(site), root)),
         "INGOT_TEST_PLANTED": str(made.mutant),
     }
-    command = (sys.executable, "-m", "ingot", "minimize", str(file))
-    start = time.monotonic()
+    command = (sys.executable, "-m", "ingot", "minimize", str(file), "--seconds", "600")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
-    seconds = time.monotonic() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert ran.returncode == 0, ran.stderr
     small = repro.load(tmp_path / "wrong_min.py")
     print(f"{made}: {len(small.case.statements)} ops of {ops}, {seconds:.0f} s")
