@@ -58,6 +58,7 @@ QUICK = {
     "python -m ingot stages FILE.py:make": "def graph(",
     "python -m ingot explain FILE.py:make --train": "backward",
     "python -m ingot explain examples/functions.py:make_layer_norm_gelu": "layer_norm_gelu",
+    "python -m ingot explain --html out.html FILE.py:make": "open it in a browser",
     "python -m ingot explain program.py:make --train --json": '"schema": 1',
     "python -m ingot try program.py:make --json": '"speedup"',
     "python -m ingot stages program.py:make --json": '"stages"',
@@ -100,6 +101,7 @@ TESTED = {
     "python -m tests.house_counts [TREE]": (
         "test_house_counts.py::test_the_command_prints_every_figure"
     ),
+    "python -m tests.explain.causes_page": "explain/test_causes.py::test_the_page_is_what_the_programs_say",
     "pytest tests/test_training_random.py": "test_training_random.py::test_it_is_compiled",
 }
 """A test that runs the command, or is what the command runs."""
@@ -124,6 +126,7 @@ LEFT_OUT = {
     "pip install '.[bench]'": INSTALLS,
     "pip install triton": INSTALLS,
     "make demo": INSTALLS,
+    "python -X perf": "is an option of Python's own",
     "make test": GATE,
     "make test-long": GATE,
     "make lint": GATE,
@@ -159,6 +162,7 @@ LEFT_OUT = {
     "python -m benchmarks.endurance": MINUTES,
     "python -m benchmarks.libraries": MINUTES,
     "python -m benchmarks.quantized": MINUTES,
+    "python -m benchmarks.profiled": MINUTES,
     "python -m benchmarks.training": MINUTES,
     "OMP_NUM_THREADS=1 python -m benchmarks.flex_attention --device cpu --dtype float32": MINUTES,
     "python -m benchmarks.flex_attention --rounds 9": GPU,
