@@ -101,7 +101,9 @@ TESTED = {
     "python -m tests.house_counts [TREE]": (
         "test_house_counts.py::test_the_command_prints_every_figure"
     ),
-    "python -m tests.explain.causes_page": "explain/test_causes.py::test_the_page_is_what_the_programs_say",
+    "python -m tests.explain.causes_page": (
+        "explain/test_causes.py::test_the_page_is_what_the_programs_say"
+    ),
     "pytest tests/test_training_random.py": "test_training_random.py::test_it_is_compiled",
 }
 """A test that runs the command, or is what the command runs."""
