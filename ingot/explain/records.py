@@ -97,14 +97,19 @@ class Break:
             text += f" (x{self.times})"
         return text
 
-    def __str__(self) -> str:
+    @property
+    def head(self) -> str:
+        """The place, and what stands there."""
         text = "in eager from " if self.eager else "break at "
         text += place_text(f"{self.file}:{self.line}") if self.file else "an unknown place"
         if self.function:
             text += f" in {short_name(self.function)}"
         if self.wrote:
             text += f": `{self.wrote}`"
-        return f"{text}: {self.reason}"
+        return text
+
+    def __str__(self) -> str:
+        return f"{self.head}: {self.reason}"
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 120, 40
 NARROWEST, WIDEST = 60, 200
+NARROW = 110  # columns, beyond which a break's reason has a line of its own
 NOTHING = "nothing to compile: this call does no tensor work"
 
 
@@ -132,6 +133,8 @@ def break_lines(breaks: Sequence[Break], room: int) -> list[str]:
 
 def _lines_of_break(item: Break, tells_cost: bool) -> list[str]:
     lines = [str(item)]
+    if len(lines[0]) > NARROW:
+        lines = [item.head, f"    {item.reason}"]
     for call in item.stack[:-1]:
         place = place_text(f"{call.file}:{call.line}")
         lines.append(f"    through {place} in {short_name(call.function)}: {call.text}")

@@ -7,14 +7,17 @@ import json
 import re
 import sys
 import traceback
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import ingot
 from ingot import events
+from ingot.capture.values.wording import public_name
 from ingot.errors import GraphBreakError
 from ingot.spots import Spot
 from tests.explain.causes import CAUSES, LOCK, MARK, Cause
@@ -228,3 +231,18 @@ def test_a_training_step_sums_its_breaks_by_cause() -> None:
     assert "through" in str(report) and "`if loss > 10`" in str(report)
     plain = report.to_dict()["breaks"][0]
     assert plain["stack"][0]["text"].startswith("loss = clipped")
+
+
+def test_words_run_no_code_of_the_programs() -> None:
+    asked = []
+
+    class Proxied:
+        def __getattr__(self, name: str) -> Any:
+            asked.append(name)
+            raise RuntimeError(name)
+
+    owner = Proxied()
+    gone = weakref.proxy(Proxied())
+    for thing in (owner, weakref.proxy(owner), gone):
+        assert isinstance(public_name(thing), str)
+    assert not asked

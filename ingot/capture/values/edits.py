@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.capture.values.base import Value
-from ingot.capture.values.wording import public_name
+from ingot.capture.values.wording import fact_of, public_name
 
 _CLOCK = "read the clock before and after the compiled function, not in it"
 _FILES = "read and write files outside the compiled function"
@@ -67,7 +67,7 @@ def edit_for(thing: Any) -> str:
     if isinstance(thing, Value):
         called = getattr(thing, "object", None)
         thing = thing.python_type()
-        if isinstance(getattr(called, "__qualname__", None), str):
+        if isinstance(fact_of(called, "__qualname__"), str):
             thing = called
     name = public_name(thing)
     while name:

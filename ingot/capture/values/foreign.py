@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ingot.capture.values.base import ObjectHolder, Operator, Value
-from ingot.capture.values.wording import described, operator_text, public_name
+from ingot.capture.values.wording import described, fact_of, operator_text, public_name
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -38,7 +38,7 @@ class ForeignValue(OpaqueValue, ObjectHolder):
     __slots__ = ()
 
     def describe(self) -> str:
-        if isinstance(getattr(self.object, "__qualname__", None), str):
+        if isinstance(fact_of(self.object, "__qualname__"), str):
             return f"{public_name(self.object)}()"
         return described(public_name(type(self.object)), self.source)
 

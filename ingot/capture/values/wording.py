@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import operator
 import sys
+import weakref
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from ingot.capture.sources import Source
@@ -40,16 +42,35 @@ def article(noun: str) -> str:
     return "a"
 
 
+def fact_of(thing: Any, name: str) -> Any:
+    """An attribute of a class or function; None where to ask might run code of the program's.
+
+    That do proxies, and objects with `__getattr__`."""
+    cls = type(thing)
+    for base in cls.__mro__:
+        members = vars(base)
+        if "__getattr__" in members or isinstance(members.get(name), property):
+            return None
+        if isinstance(members.get("__getattribute__"), FunctionType):
+            return None
+    if cls in _PROXIES:
+        return None
+    return getattr(thing, name, None)
+
+
+_PROXIES = frozenset((weakref.ProxyType, weakref.CallableProxyType))
+
+
 def public_name(thing: Any) -> str:
     """What programs call a class or function, with its module unless that is built in."""
-    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None)
+    name = fact_of(thing, "__qualname__") or fact_of(thing, "__name__")
     if not isinstance(name, str):
         return "an object that can be called"
-    module = getattr(thing, "__module__", None)
-    owner = getattr(thing, "__self__", None) or getattr(thing, "__objclass__", None)
+    module = fact_of(thing, "__module__")
+    owner = fact_of(thing, "__self__") or fact_of(thing, "__objclass__")
     if not isinstance(module, str) and owner is not None:  # a method written in C
-        cls = owner if isinstance(owner, type) else type(owner)
-        module = getattr(cls, "__module__", None)
+        cls = owner if issubclass(type(owner), type) else type(owner)
+        module = fact_of(cls, "__module__")
     if not isinstance(module, str) or module in ("builtins", "__main__") or "cython" in module:
         return name
     if thing is open:
