@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -18,35 +15,17 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def found() -> list[dict[str, Any]]:
-    """What each rank found."""
-    return on_ranks(2, "tests.capture.collective_ranks:find_all")
-
-
-def names_of(functions: Iterable[Any]) -> list[str]:
-    return [function.__name__ for function in functions]
-
-
-@pytest.mark.parametrize("name", names_of(ranks.WHOLE))
-def test_one_graph(name: str, found: list[dict[str, Any]]) -> None:
-    for rank in found:
-        one = rank[name]
-        assert one["equal"] and one["beside eager"]
-        assert not one["breaks"], one["reasons"]
-
-
-@pytest.mark.parametrize("name", names_of(ranks.BROKEN))
-def test_what_breaks(name: str, found: list[dict[str, Any]]) -> None:
-    for rank in found:
-        assert rank[name]["equal"] and rank[name]["beside eager"] and rank[name]["breaks"]
-
-
-@pytest.mark.parametrize("name", names_of(ranks.REFUSED))
-def test_errors(name: str, found: list[dict[str, Any]]) -> None:
-    for rank in found:
-        eager, compiled = rank[name]
-        assert eager and compiled == eager
+def test_two_ranks() -> None:
+    """In one test, so that they are started once."""
+    for rank in on_ranks(2, "tests.capture.collective_ranks:find_all"):
+        for function in (*ranks.WHOLE, *ranks.BROKEN):
+            one = rank[function.__name__]
+            assert one["equal"] and one["beside eager"], function.__name__
+            broken = function in ranks.BROKEN
+            assert bool(one["breaks"]) is broken, (function.__name__, one["reasons"])
+        for function in ranks.REFUSED:
+            eager, compiled = rank[function.__name__]
+            assert eager and compiled == eager, function.__name__
 
 
 def test_other_groups_are_other_facts() -> None:
