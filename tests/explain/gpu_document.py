@@ -6,7 +6,7 @@ profiler would give them, each as long as a made-up limit lets it be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -54,6 +54,9 @@ class _Code:
         if not isinstance(kernel, Kernel):
             return ""
         return write_kernel(kernel, forms_of(kernel)[0]).source
+
+    def module_text(self, kernels: Iterable[Any]) -> str:
+        return "\n\n".join(dict.fromkeys(map(self.ir, kernels)))
 
 
 def gpu_document(function: Callable[..., Tensor], args: tuple[Tensor, ...]) -> dict[str, Any]:
