@@ -153,7 +153,7 @@ class Convolution:
     def window(self) -> Window:
         return Window.of(self.weight, self.stride, self.padding, self.dilation)
 
-    def is_depthwise(self, out: Spec) -> bool:
+    def is_depthwise(self, out: Spec | LoopTensor) -> bool:
         """Whether each channel of the images makes one of the result."""
         return self.groups == out.sizes[1].constant == self.x.sizes[1].constant
 
@@ -174,7 +174,7 @@ def convolution(lw: Lowering, out: Spec, *args: Any) -> LoopTensor:
     if not lw.target.contracts and out.strides == last != contiguous_strides(out.sizes):
         # else the library converts, and back
         x, weight, *rest = args
-        images = _all_channels_last(lw, x), _all_channels_last(lw, weight)
+        images = all_channels_last(lw, x), all_channels_last(lw, weight)
         return lw.result_of(aten.convolution.default, out, [*images, *rest])
     if lw.fast_libraries:  # in any layout
         return lw.result_of(aten.convolution.default, out, args)
@@ -210,7 +210,7 @@ def channels_last(lw: Lowering, out: Spec, conv: Convolution) -> LoopTensor:
     return dense(lw, out, conv.x, conv.weight, conv.bias, window)
 
 
-def _all_channels_last(lw: Lowering, value: LoopTensor) -> LoopTensor:
+def all_channels_last(lw: Lowering, value: LoopTensor) -> LoopTensor:
     """Images or a weight in memory, channels innermost."""
     strides = channels_last_strides(value.sizes)
     if same_strides(value.sizes, lw.view(value).strides, strides):
@@ -410,13 +410,9 @@ def of_channels(lw: Lowering, out: Spec, conv: Convolution) -> LoopTensor:
         raise NotLowered("a convolution for the library")
     if not out.strides == channels_last_strides(out.sizes) != contiguous_strides(out.sizes):
         raise NotLowered("not images whose channels lie side by side")
-    if not conv.is_depthwise(out) or ZERO in (*x.sizes, *out.sizes):
-        raise NotLowered("groups of several channels")
+    if not is_small_depthwise(conv, out) or ZERO in (*x.sizes, *out.sizes):
+        raise NotLowered("groups of several channels, or a large window")
     window = conv.window
-    if not 1 < len(window.offsets()) <= MOST_TAPS:
-        raise NotLowered("a large window")
-    if weight.buffer is None:
-        lw.realize_root(weight)
     margins, number, before = x.margins, 0.0, [0, 0]
     if (
         margins is not None
@@ -431,10 +427,7 @@ def of_channels(lw: Lowering, out: Spec, conv: Convolution) -> LoopTensor:
             lw.realize(x, strides)
         elif lw.view(x).strides[1] is not ONE:
             x = lw.copied(x, strides)
-    taps = _taps(lw, weight)
-    many = lw.target.many_taps
-    if (numel(out.sizes).constant or many) * len(window.offsets()) >= many:
-        taps = lw.relaid(taps)
+    taps = taps_of_channels(lw, out, weight)
     margin = [pad + first for pad, first in zip(window.padding, before)]
 
     def tap(index: Index, offset: tuple[int, ...]) -> int:
@@ -459,6 +452,29 @@ def of_channels(lw: Lowering, out: Spec, conv: Convolution) -> LoopTensor:
         return rounded(ops.weighted_sum(terms(index), conv.start(index)), out.dtype)
 
     return lw.computed(out, compute, [x], cost=4 * len(window.offsets()), heavy=True)
+
+
+def is_small_depthwise(conv: Convolution, out: Spec | LoopTensor, most: int = MOST_TAPS) -> bool:
+    """Whether a GPU's kernel writes out the window of a convolution with this result: one of at
+    most so many elements."""
+    if (
+        conv.transposed
+        or not conv.is_depthwise(out)
+        or out.dtype not in (torch.float32, *ops.HALVES)
+    ):
+        return False
+    return 1 < len(conv.window.offsets()) <= most
+
+
+def taps_of_channels(lw: Lowering, out: Spec, weight: LoopTensor) -> LoopTensor:
+    """The weight of a depthwise convolution with the channels innermost: in memory, if enough is
+    computed with it."""
+    if weight.buffer is None:
+        lw.realize_root(weight)
+    taps, many, window = _taps(lw, weight), lw.target.many_taps, numel(weight.sizes[2:]).constant
+    if (numel(out.sizes).constant or many) * (window or 1) >= many:
+        return lw.relaid(taps)
+    return taps
 
 
 def _is_less_than_memory(lw: Lowering, out: Spec, x: LoopTensor, taps: int) -> bool:

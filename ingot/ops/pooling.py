@@ -444,11 +444,51 @@ def _max_pool_backward(rank: int) -> Callable[..., Any]:
         order."""
         if geometry.is_empty(grad) or geometry.is_empty(x) or x.dtype in HALVES:
             return NotImplemented
+        if x.device.type != "cpu" and len(arguments) > 1:
+            return NotImplemented  # it has windows: see `_largest_of_windows`
         places = arguments[-1].flatten(-rank)
         flat = grad.new_zeros((*places.shape[:-1], math.prod(x.shape[-rank:])))
         return flat.scatter_add(-1, places, grad.flatten(-rank)).view(x.shape)
 
     return rule_
+
+
+def _largest_of_windows(
+    rank: int, lw: Lowering, out: Spec, grad: LoopTensor, x: LoopTensor, kernel: Any, stride: Any,
+    padding: Any, dilation: Any, ceil_mode: bool, indices: LoopTensor,
+) -> LoopTensor:  # fmt: skip
+    """On a GPU each element looks which of the windows that may show it have it as their largest.
+    No two threads add to one place, as they do where gradients are scattered."""
+    if lw.target.contracts or ZERO in (*out.sizes, *grad.sizes):
+        raise NotLowered("gradients for the library")
+    windows = _windows(rank, kernel, stride, padding, dilation)
+    backs = []
+    for size, step, _, spread in windows:
+        backs.append(reversed(range(-(-((size - 1) * spread + 1) // step))))
+    around = list(product(*backs))  # the windows before the last one that may show an element
+    if len(around) > MOST_TAPS:
+        raise NotLowered("many windows over each element")
+    for value in (grad, indices):
+        lw.realize_root(value)
+    dtype = compute_dtype(out.dtype)
+
+    def terms(index: Index) -> Iterator[int]:
+        outer, place = index[:-rank], index[-rank:]
+        here = ops.index(address_of(place, contiguous_strides(out.sizes[-rank:])))
+        for back in around:
+            at = []
+            for i, (_, step, pad, _), steps in zip(place, windows, back):
+                at.append((i + pad) // step - steps)
+            exists = inside(at, grad.sizes[-rank:])
+            is_largest = apply(
+                "eq", load_where(exists, indices, (*outer, *at), torch.int64, -1), here
+            )
+            yield load_where(is_largest, grad, (*outer, *at), dtype)
+
+    def compute(index: Index) -> int:
+        return rounded(functools.reduce(functools.partial(apply, "add"), terms(index)), out.dtype)
+
+    return lw.computed(out, compute, [grad, indices], cost=8 * len(around), heavy=True)
 
 
 # -- what they look like, and what eager refuses ---------------------------------------------------
@@ -550,14 +590,16 @@ OPS = (
     ),
     op(
         aten.max_pool2d_with_indices_backward.default,
-        aten.adaptive_max_pool2d_backward.default,
         decompose=_max_pool_backward(2),
+        lower=functools.partial(_largest_of_windows, 2),
     ),
     op(
         aten.max_pool3d_with_indices_backward.default,
-        aten.adaptive_max_pool3d_backward.default,
         decompose=_max_pool_backward(3),
+        lower=functools.partial(_largest_of_windows, 3),
     ),
+    op(aten.adaptive_max_pool2d_backward.default, decompose=_max_pool_backward(2)),
+    op(aten.adaptive_max_pool3d_backward.default, decompose=_max_pool_backward(3)),
     op(
         aten.adaptive_max_pool2d.default,
         aten.adaptive_max_pool3d.default,

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ingot
+from ingot.ops.norms import moments_in_one_pass
 
 LENGTHS = (2, 3, 7, 33, 100, 1000, 4097)
 OPS: dict[str, Any] = {
@@ -87,3 +88,41 @@ def test_extreme_numbers(name: str, scale: float) -> None:
     actual = ingot.compile(OPS[name])(x)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=0, equal_nan=True)
     assert not (actual < 0).any()
+
+
+def lopsided() -> dict[str, Tensor]:
+    """Images whose sample, the first of them, is far from the rest."""
+    x = torch.randn(64, 3, 16, 17, generator=torch.Generator().manual_seed(0))
+    outlier, offset = x.clone(), x + 1e4
+    outlier[0] = 1e4
+    first = x.clone()
+    first[1:] *= 1e-3
+    return {"plain": x, "outlier": outlier, "offset": offset, "first": first, "zeros": x * 0}
+
+
+@pytest.mark.parametrize("kind", lopsided())
+def test_moments_in_one_pass(kind: str) -> None:
+    """However far the sample is from the rest, the variance loses few roundings: a sample is a part
+    of what varies."""
+    x = lopsided()[kind]
+    mean, variance = moments_in_one_pass(x, [0, 2, 3])
+    right = torch.var_mean(x.double(), [0, 2, 3], correction=0, keepdim=True)
+    torch.testing.assert_close(variance.double(), right[0], rtol=64 * 2**-23, atol=0)
+    few_roundings = 4 * 8 * 2**-23  # of deviations that are up to 8 times the standard one
+    assert ((mean - right[1]).abs() <= few_roundings * (right[0].sqrt() + right[1].abs())).all()
+
+
+@pytest.mark.parametrize("number", [torch.inf, -torch.inf, torch.nan])
+def test_moments_in_one_pass_of_what_is_no_number(number: float) -> None:
+    for at in (0, -1):
+        x = lopsided()["plain"]
+        x[at, 0, 0, 0] = number
+        mean, variance = moments_in_one_pass(x, [0, 2, 3])
+        assert not mean[0, 0].isfinite() and variance[0, 0].isnan()
+        assert variance[0, 1:].isfinite().all()
+
+
+def test_moments_in_one_pass_of_the_largest_numbers() -> None:
+    x = lopsided()["plain"] * 1e25
+    mean, variance = moments_in_one_pass(x, [0, 2, 3])
+    assert mean.isfinite().all() and variance.isposinf().all()

@@ -1,11 +1,10 @@
 """Layouts: one for the images that convolutions read and write, and for all values between them.
 
 Channels-last makes a convolution a contraction with the weight in its own layout, or, where it is
-depthwise, a loop over whole vectors of channels; on a GPU it is what tensor cores read, and chosen
-for inference. The layout of a node is in its `meta["layout"]`; `meta["val"]` stays what eager
-makes. Images are converted where a convolution reads one of another layout, and where one is
-returned. Convolutions that such images connect become channels-last together, where they gain more
-than the conversions cost.
+depthwise, a loop over whole vectors of channels; on a GPU it is what tensor cores read. The layout
+of a node is in its `meta["layout"]`; `meta["val"]` stays what eager makes. Images are converted
+where a convolution reads one of another layout, and where one is returned. Convolutions that such
+images connect become channels-last together, where they gain more than the conversions cost.
 
 In a joint graph the gradients of convolutions count as further ones: that of the images reads and
 gives an image, that of the weight reads two.
@@ -46,9 +45,14 @@ fewer, not all do ..."""
 FEW_CHANNELS, MANY_WEIGHTS = 16, 1536
 """... but those of single pixels do, with so many channels on either side and so many weights."""
 
+WINDOW_IN_FULL = 25
+"""Elements of the largest window of a depthwise convolution whose weight gradient, in float32, a
+GPU's library finds fast over channels-last images."""
+
 # Ops, beside pointwise ones, whose result lies as their first argument does.
 _FOLLOWERS = {
-    aten.max_pool2d_with_indices.default, aten.avg_pool2d.default, aten.constant_pad_nd.default,
+    aten.max_pool2d_with_indices.default, aten.max_pool2d_with_indices_backward.default,
+    aten.avg_pool2d.default, aten.constant_pad_nd.default,
     aten.cat.default, aten.upsample_nearest2d.default, aten.upsample_bilinear2d.default,
     aten.upsample_bicubic2d.default, aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec,
     aten.upsample_bicubic2d.vec, aten._upsample_nearest_exact2d.default, aten.clone.default,
@@ -81,10 +85,7 @@ def choose_layouts(graph: AtenGraph) -> None:
 def _channels_last_convolutions(nodes: list[Node]) -> set[Node]:
     """The convolutions that are faster on channels-last images."""
     convolutions = list(filter(_convolves, nodes))
-    fast = set(filter(_is_loops, convolutions))
-    if not any(node.target is aten.convolution_backward.default for node in convolutions):
-        fast.update(filter(_is_for_tensor_cores, convolutions))
-    return fast
+    return {node for node in convolutions if _is_loops(node) or _suits_gpu(node)}
 
 
 class _Convolution(NamedTuple):
@@ -152,14 +153,20 @@ def _is_loops(node: Any) -> bool:
     return groups == 1 and (is_small or weight.shape[0] >= FEWEST_RESULTS)
 
 
-def _is_for_tensor_cores(node: Any) -> bool:
-    """Whether tensor cores of a GPU compute this convolution: they read channels-last images, to
-    and from which the library converts others at each."""
+def _suits_gpu(node: Any) -> bool:
+    """Whether a GPU's library is faster on channels-last images. Tensor cores read those, to and
+    from which it converts others at each convolution; and it has kernels for depthwise ones."""
     (x, *_), weight, transposed, groups, _ = _Convolution.of(node)  # type: ignore[misc]
     value = fake_result(x)
-    if value.device.type != "cuda" or weight.dim() != 4 or transposed or groups > 1:
+    if value.device.type != "cuda" or weight.dim() != 4:
         return False
-    if value.dtype in (torch.float16, torch.bfloat16):
+    is_half = value.dtype in (torch.float16, torch.bfloat16)
+    if groups > 1:
+        if transposed or weight.shape[1] != 1 or groups != weight.shape[0]:
+            return False
+        is_small = math.prod(weight.shape[2:]) <= WINDOW_IN_FULL
+        return is_half or (value.dtype is torch.float32 and is_small)
+    if is_half:
         return True
     if value.dtype is not torch.float32 or not torch.backends.cudnn.allow_tf32:
         return False

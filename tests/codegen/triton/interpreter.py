@@ -17,9 +17,12 @@ from ingot.codegen.reference import run_plan
 from ingot.codegen.triton import helpers, module, ops, supported, write_kernel
 from ingot.codegen.triton.forms import Form, forms_of
 from ingot.codegen.triton.kernel import TritonKernel
+from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fakes import FakeTensor
-from ingot.graph.passes.pipeline import Passes, run_passes
+from ingot.graph.joint import simplify_joint, trace_joint
+from ingot.graph.partition import Partition, partition
+from ingot.graph.passes.pipeline import TRAINING_PASSES, Passes, run_passes
 from ingot.graph.tracing import trace
 from ingot.loops.expr import Symbol
 from ingot.loops.lowering import lower
@@ -30,6 +33,7 @@ from ingot.rules import hand_over
 from ingot.schedule import schedule
 from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import Plan
+from ingot.sequences import map_leaves
 from tests.loops.test_lowering import traced
 
 hand_over()  # a process of its own has no conftest
@@ -191,6 +195,40 @@ def planned_beside(
     loops = lower(aten, supported, target=target)
     verify(loops)
     return schedule(loops, target=target)
+
+
+def planned_training(fn: Callable[..., Any], *args: torch.Tensor) -> tuple[Partition, Plan, Plan]:
+    """The GPU's plans of the forward and the backward of a function whose arguments are on a GPU
+    that need not be there, and what the one keeps for the other. It is traced on the CPU."""
+    graph = fx.Graph()
+    graph.output(
+        graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args))))
+    )
+    context = FakeContext()
+    with context:
+        fakes = [context.fake(a) for a in args]
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    parts = partition(trace_joint(module, fakes, context, _simplified_on_gpu))
+    plans = []
+    for aten in (parts.forward, parts.backward):
+        run_passes(aten, TRAINING_PASSES)
+        loops = lower(aten, supported, target=GPU)
+        verify(loops)
+        plans.append(schedule(loops, target=GPU))
+    return parts, plans[0], plans[1]
+
+
+def _simplified_on_gpu(aten: AtenGraph) -> None:
+    for node in aten.graph.nodes:
+        if "val" in node.meta:
+            node.meta["val"] = map_leaves(_on_gpu, node.meta["val"])
+    simplify_joint(aten)
+
+
+def _on_gpu(value: Any) -> Any:
+    if isinstance(value, FakeTensor):
+        return FakeTensor(value.meta, torch.device("cuda:0"))
+    return value
 
 
 def run(plan: Plan, inputs: list[torch.Tensor]) -> list[Any]:
