@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import linecache
 import os
-import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -22,9 +19,11 @@ from typing import Any, NamedTuple
 from ingot.codegen.installed_triton import available, package_facts, variables_of_triton
 from ingot.codegen.loaded_kernels import Image
 from ingot.codegen.store import store_in
-from ingot.codegen.triton import ops
+from ingot.codegen.triton import ops, translation
 from ingot.codegen.triton.forms import Form, forms_of, general_form
 from ingot.codegen.triton.kernel import Body, TritonKernel, write_kernel
+from ingot.codegen.triton.translation import HEADER, Text, Translated
+from ingot.codegen.triton.workers import Workers, how_many
 from ingot.collection import paused_collection
 from ingot.errors import CompilerBug, unsupported
 from ingot.loops.expr import Symbol
@@ -32,19 +31,9 @@ from ingot.schedule.kernel import AnyKernel, Kernel, anonymous
 from ingot.schedule.plan import KernelStep
 from ingot.serial import in_threads, whole
 
-HEADER = """import triton
-import triton.language as tl
-from triton.language.extra import libdevice
-
-from ingot.codegen.triton import helpers
-
-
-"""
-
 # bytes that buffers are aligned to, at least: others are copied before a kernel reads them
 ALIGNMENT = 16
 
-_files = count()
 _NO_SIZES: Mapping[Symbol, int] = {}
 
 
@@ -197,8 +186,8 @@ class CompiledKernels:
         return {form.written.body: form.binary for form in compiled}
 
 
-Text = tuple[TritonKernel, tuple[bool, ...]]
-"""A kernel's text, and which of its parameters are aligned."""
+Written = tuple[TritonKernel, tuple[bool, ...]]
+"""A kernel that is written, and which of its parameters are aligned."""
 
 
 def compile_kernels(
@@ -226,7 +215,7 @@ def compile_kernels(
     named = {shape: kernel for kernel, shape in reversed(shapes.items())}
     forms = {shape: _forms(kernel, gpu, aligned[shape]) for shape, kernel in named.items()}
     chosen = {shape: _form_for(of_shape, sizes) for shape, of_shape in forms.items()}
-    texts: dict[Body, Text] = {}
+    texts: dict[Body, Written] = {}
     for form in chosen.values():
         body = form.written.body
         _, before = texts.get(body, (form.written, form.aligned))
@@ -244,10 +233,10 @@ def _both(a: Sequence[bool], b: Sequence[bool]) -> tuple[bool, ...]:
     return tuple(x and y for x, y in zip(a, b))
 
 
-def _compiled(texts: Mapping[Body, Text], gpu: Gpu) -> dict[Body, Binary]:
+def _compiled(texts: Mapping[Body, Written], gpu: Gpu) -> dict[Body, Binary]:
     """The binaries of different bodies: those of the store, and the others, several at a time."""
     compiled: dict[Body, Binary] = {}
-    missing: dict[Body, Text] = {}
+    missing: dict[Body, Written] = {}
     for body, (kernel, aligned) in texts.items():
         binary = _kept(_key(kernel, gpu, aligned))
         if binary is None:
@@ -255,15 +244,19 @@ def _compiled(texts: Mapping[Body, Text], gpu: Gpu) -> dict[Body, Binary]:
         else:
             compiled[body] = binary
     if missing:
-        import_triton()
-        # CPython counts the depth of all the syntax trees being made together: a collection in the
-        # midst lets them mix.
-        with paused_collection():
-            at_once = max(1, min(len(missing), os.cpu_count() or 1))
-            built = in_threads(
-                lambda text: _build_and_keep(text[0], gpu, text[1]), missing.values(), at_once
-            )
-            compiled.update(zip(missing, built))
+        processes = how_many(len(missing))
+        with Workers(processes) as workers:
+            import_triton()
+            translate = workers if processes else translation.translate
+            at_once = processes or max(1, min(len(missing), os.cpu_count() or 1))
+
+            def built(written: Written) -> Binary:
+                return _build_and_keep(written[0], gpu, written[1], translate)
+
+            # CPython counts the depth of all the syntax trees being made together: a collection in
+            # the midst lets them mix.
+            with paused_collection():
+                compiled.update(zip(missing, in_threads(built, missing.values(), at_once)))
     return compiled
 
 
@@ -316,8 +309,13 @@ def _kept(key: str) -> Binary | None:
     return _binaries.get(key)
 
 
-def _build_and_keep(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> Binary:
-    key, binary = _key(kernel, gpu, aligned), build(kernel, gpu, aligned)
+def _build_and_keep(
+    kernel: TritonKernel,
+    gpu: Gpu,
+    aligned: Sequence[bool],
+    *translate: Callable[[Text], Translated],
+) -> Binary:
+    key, binary = _key(kernel, gpu, aligned), build(kernel, gpu, aligned, *translate)
     store_in("triton").put(key, binary.packed())
     return _binaries.setdefault(key, binary)
 
@@ -357,70 +355,42 @@ def compiler_digest() -> str:
 # -- what is compiled ------------------------------------------------------------------------------
 
 
-def build(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool] = ()) -> Binary:
+def build(
+    kernel: TritonKernel,
+    gpu: Gpu,
+    aligned: Sequence[bool] = (),
+    translate: Callable[[Text], Translated] = translation.translate,
+) -> Binary:
     """Compile one kernel, whose parameters are `aligned` (by default all)."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+    done = translate(_text(kernel, gpu, aligned))
+    threads = kernel.warps * gpu.warp_size
+    return Binary(done.image, done.assembly, done.function, done.shared, threads, done.hidden)
 
+
+def _text(kernel: TritonKernel, gpu: Gpu, aligned: Sequence[bool]) -> Text:
     signature: dict[str, str] = {}
-    attributes: dict[tuple[int], list[list[Any]]] = {}
-    divisible = [["tt.divisibility", ALIGNMENT]]
+    divisible = []
     if kernel.table:
-        signature["table"], attributes[(0,)] = "*i64", divisible
+        signature["table"] = "*i64"
+        divisible.append(0)
     else:
         for k, p in enumerate(kernel.parameters):
             signature[p.name] = ops.signature(p.dtype)
             if not p.on_host:
                 signature[p.name] = "*" + signature[p.name]
                 if not aligned or aligned[k]:
-                    attributes[(k,)] = divisible
+                    divisible.append(k)
     for k in range(len(kernel.sizes)):
         # the native core passes 64 bits, of which these are the low
         if kernel.short:
             signature[f"size{k}"] = "i32"
         else:
             signature[f"size{k}"] = "i64"
-    parameters = len(signature)
-    signature |= {name: "constexpr" for name, _ in kernel.constants}
-    source = ASTSource(load(kernel), signature, constexprs=dict(kernel.constants), attrs=attributes)
-    target = GPUTarget(gpu.backend, gpu.arch, gpu.warp_size)
-    artefacts, facts = _run_stages(source, target, _options(kernel, gpu))
-    image, assembly = (artefacts[kind] for kind in _ARTEFACTS[gpu.backend])
-    hidden = 0
-    if gpu.backend == "cuda":
-        hidden = _parameters(assembly) - parameters
-    threads = kernel.warps * gpu.warp_size
-    return Binary(image, assembly, facts["name"], facts["shared"], threads, hidden)
-
-
-def _run_stages(
-    source: Any, target: Any, options: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The artefacts of a kernel by the names of the backend's stages, and the facts about it.
-
-    Triton's own `compile` also reads all of its library, several hundred megabytes, for the key of
-    its cache.
-    """
-    from triton._C.libtriton import ir
-    from triton.compiler.compiler import make_backend
-
-    backend = make_backend(target)
-    parsed = backend.parse_options(options)
-    context = ir.context()
-    ir.load_dialects(context)
-    backend.load_dialects(context)
-    functions, modules = backend.get_codegen_implementation(parsed), backend.get_module_map()
-    module = source.make_ir(target, parsed, functions, modules, context)
-    stages: dict[str, Any] = {}
-    backend.add_stages(stages, parsed, source.language)
-    facts: dict[str, Any] = {"target": target, **vars(parsed)}
-    artefacts: dict[str, Any] = {}
-    for name, stage in stages.items():
-        artefacts[name] = module = stage(module, facts)
-    return artefacts, facts
-
-
-_ARTEFACTS = {"cuda": ("cubin", "ptx"), "hip": ("hsaco", "amdgcn")}
+    target, options = (gpu.backend, gpu.arch, gpu.warp_size), _options(kernel, gpu)
+    constants = dict(kernel.constants)
+    return Text(
+        kernel.name, kernel.source, signature, constants, divisible, ALIGNMENT, target, options
+    )
 
 
 def _options(kernel: TritonKernel, gpu: Gpu) -> dict[str, Any]:
@@ -439,18 +409,5 @@ def _options(kernel: TritonKernel, gpu: Gpu) -> dict[str, Any]:
 
 
 def load(kernel: TritonKernel) -> Any:
-    """The function that Triton compiles. `inspect` and tracebacks find its text."""
-    text = HEADER + kernel.source
-    file = f"<ingot kernel {next(_files)} {kernel.name}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    names: dict[str, Any] = {"__name__": f"ingot.kernels.{kernel.name}"}
-    exec(compile(text, file, "exec"), names)
-    return names[kernel.name]
-
-
-def _parameters(ptx: str) -> int:
-    """How many parameters the kernel takes, those that Triton adds included."""
-    entry = re.search(r"\.entry [^(]*\(([^)]*)\)", ptx)
-    if entry:
-        return entry.group(1).count(".param")
-    return 0
+    """The function that Triton compiles."""
+    return translation.load(kernel.name, kernel.source)
