@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ingot.graph import geometry
+from ingot.graph.meta.basis import fresh
 from ingot.graph.meta.untried import gradients_of
 from ingot.loops import ops
 from ingot.loops.expr import ZERO, Expr, loop_symbol, product
@@ -52,7 +54,8 @@ from ingot.ops.convolution import (
 )
 from ingot.ops.op import op
 from ingot.ops.products import access, contract, contracts_in_full, transposed
-from ingot.torch_private import aten
+from ingot.sequences import Args, Kwargs
+from ingot.torch_private import OpOverload, aten
 
 MOST_TAPS_OF_GRADIENTS = 49
 """Elements of the largest window that a GPU's kernel writes out for the gradients of images. On an
@@ -388,11 +391,31 @@ def separate_gradients(grad: Tensor, x: Tensor, weight: Tensor, *settings: Any) 
     return images, *call(grad, x, weight, *geometry_, [False, *of_parameters])[1:]
 
 
+_tried_out = gradients_of("input", "weight", "bias_sizes")
+
+
+def on_gpus(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """The rule of GPUs, which runs no convolution on the CPU: gradients of images and of their
+    weight lie channels-last if one of these does."""
+    grad, x, weight, *_, (of_images, of_weight, of_bias) = args
+    if x.dim() != 4 or any(map(geometry.is_empty, (grad, x, weight))):
+        return _tried_out(op, args, kwargs)
+    last = x.dtype is not torch.float64
+    last &= geometry.like_channels_last(x) or geometry.like_channels_last(weight)
+    strides_of = geometry.channels_last if last else geometry.contiguous
+    results: list[Tensor | None] = []
+    for of, wanted in ((x, of_images), (weight, of_weight)):
+        results.append(fresh(of.shape, x.dtype, strides_of(of.shape)) if wanted else None)
+    results.append(fresh(grad.shape[1:2], x.dtype) if of_bias else None)
+    return tuple(results)
+
+
 OPS = (
     op(
         aten.convolution_backward.default,
         decompose=separate_gradients,
-        meta=gradients_of("input", "weight", "bias_sizes"),
+        meta=_tried_out,
+        gpu_meta=on_gpus,
         lower=convolution_backward,
     ),
 )

@@ -435,6 +435,23 @@ def _alike(tensors: Sequence[Any], mask: Mask) -> tuple[Tensor | None, ...]:
     return tuple([like(t, t is not None and needed) for t, needed in zip(tensors, mask)])
 
 
+_group_norm_tried_out = gradients_of("input", "C", "C")
+
+
+def group_norm_backward_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+    """The rule of GPUs, whose gradients are contiguous; nothing runs on the CPU."""
+    grad, x, _, _, weight, _, channels, _, _, mask = args
+    if geometry.is_empty(grad) or geometry.is_empty(x):
+        return _group_norm_tried_out(op, args, kwargs)
+    dtype = _dtype_of(weight, x)
+    return _asked_for(
+        mask,
+        lambda: fresh(x.shape, x.dtype),
+        lambda: fresh((channels,), dtype),
+        lambda: fresh((channels,), dtype),
+    )
+
+
 @unless_known
 def batch_norm_backward_meta(
     op: OpOverload, args: Args, kwargs: Kwargs
@@ -548,7 +565,8 @@ OPS = (
     op(
         aten.native_group_norm_backward.default,
         decompose=group_norm_backward,
-        meta=gradients_of("input", "C", "C"),
+        meta=_group_norm_tried_out,
+        gpu_meta=group_norm_backward_meta,
     ),
     op(
         aten.native_batch_norm.default,

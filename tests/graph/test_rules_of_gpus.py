@@ -56,6 +56,47 @@ def test_backwards_of_norms_of_any_size() -> None:
     assert on_gpus(rms, x, x, [LARGE], stats, None, [True, True]) == [whole]
 
 
+def test_backwards_of_convolutions_are_not_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU takes a second for what a GPU does in 0.1 ms."""
+
+    def backward(mask: list[bool], *sizes: tuple[int, ...], last: bool = False) -> Any:
+        tensors = []
+        for size in sizes:
+            t = empty(*size)
+            tensors.append(t.to(memory_format=torch.channels_last) if last else t)
+        settings = ([8], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask)
+        return meta.rule_for(op, "cuda")(op, (*tensors, *settings), {})
+
+    op = aten.convolution_backward.default
+    small = (2, 8, 5, 6), (2, 4, 5, 6), (8, 4, 3, 3)
+    monkeypatch.setattr("ingot.graph.meta.untried.tried_out", None)
+    for last in (False, True):
+        real = []
+        for size in small:
+            t = torch.randn(size, dtype=torch.bfloat16)
+            real.append(t.to(memory_format=torch.channels_last) if last else t)
+        for mask in ([True, True, True], [True, False, False], [False, True, True]):
+            right = op(*real, [8], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask)
+            found = backward(mask, *small, last=last)
+            for expected, actual in zip(right, found, strict=True):
+                assert (expected is None) == (actual is None)
+                if expected is not None:
+                    assert actual.shape == expected.shape
+                    assert actual.stride() == expected.stride()
+    large = (64, 8, 512, 512), (64, 4, 512, 512), (8, 4, 3, 3)
+    assert backward([True, True, False], *large)[0].shape == large[1]
+
+
+def test_backwards_of_group_norms_are_not_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingot.graph.meta.untried.tried_out", None)
+    op, x, stats, w = (
+        aten.native_group_norm_backward.default, empty(2, 8, LARGE, 3), empty(2, 4), empty(8)
+    )  # fmt: skip
+    args = x, x, stats, stats, w, 2, 8, 3 * LARGE, 4, [True, False, True]
+    images, slope = (torch.bfloat16, (2, 8, LARGE, 3)), (torch.bfloat16, (8,))
+    assert on_gpus(op, *args) == [images, slope]
+
+
 def test_cudnns_samplers_give_contiguous_images() -> None:
     x = empty(2, 5, LARGE, 3, dtype=torch.float16).to(memory_format=torch.channels_last)
     grid, slope = (

@@ -98,7 +98,7 @@ def test_no_worker_is_left() -> None:
 
 def test_programs_are_translated_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     here = compile_kernels(steps(), HOPPER)
-    monkeypatch.setenv(workers.VARIABLE, "2")
+    monkeypatch.setenv("INGOT_COMPILE_PROCESSES", "2")
     monkeypatch.setenv("INGOT_CACHE_DIR", "")
     monkeypatch.setattr(module, "_binaries", {})
     monkeypatch.setattr(translation, "_run_stages", None)  # this process cannot
