@@ -148,6 +148,14 @@ def gpt2_training() -> Made:
     return Classified(trained(gpt2.make()[0])), tuple(tokens)
 
 
+def image_training(name: str) -> Made:
+    """A model of timm on 64 images of 224 x 224, without dropout."""
+    import timm
+
+    network = timm.create_model(name, drop_rate=0.0, drop_path_rate=0.0)
+    return Classified(network), (torch.randn(64, 3, 224, 224), torch.randint(1000, (64,)))
+
+
 def norm_training(norm: Callable[..., Tensor], weights: int) -> Made:
     """A norm of 16384 rows of 4096 in bfloat16."""
 
@@ -210,6 +218,10 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "owlvit": Subject(owlvit, needs="transformers"),
     "gpt2 training": Subject(gpt2_training, training=True, autocast=True),
+    **{
+        f"{name} training": Subject(partial(image_training, name), True, True, needs="timm")
+        for name in ("resnet50", "efficientnet_b0", "convnext_tiny")
+    },
     "lstm training": Subject(
         lambda: recurrent(lambda width: Cells(nn.LSTMCell(width, width))), training=True
     ),
