@@ -24,9 +24,14 @@ VARIANTS = {
         ("bfloat16", False, REPLAYED, "both"),
         ("bfloat16", True, DEFAULT, "both"),
         ("bfloat16", False, DEFAULT, "inference"),
-        ("float16", True, REPLAYED, "inference"),
     ],
 }
+HALVES = {
+    "torchbench/resnet50", "torchbench/unet", "torchbench/llama", "torchbench/nanogpt",
+    "torchbench/stable_diffusion_unet", "timm/convnext_tiny", "timm/vit_base_patch16_224",
+    "transformers/bert", "transformers/t5", "transformers/whisper",
+}  # fmt: skip
+"""Models that are also measured in float16, inference alone: training needs scaled losses."""
 
 
 def named(*suites: list[Model]) -> dict[str, Model]:
@@ -49,8 +54,10 @@ def runs(model: Model, training: bool) -> bool:
 
 def rows(model: Model) -> list[Row]:
     """What is measured of a model, in order."""
-    found = []
-    for dtype, full, mode, directions in VARIANTS[model.part]:
+    found, variants = [], list(VARIANTS[model.part])
+    if f"{model.suite}/{model.name}" in HALVES:
+        variants.append(("float16", True, REPLAYED, "inference"))
+    for dtype, full, mode, directions in variants:
         for direction in ("inference", "training"):
             training = direction == "training"
             if not runs(model, training) or (training and directions != "both"):

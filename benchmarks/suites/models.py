@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.training_models import trained
-from ingot.explain.measure import tensors
 
 Draw = Callable[[int], tuple[Tensor, ...]]
 """Draws the inputs of a batch of that size."""
@@ -73,6 +72,17 @@ class Row:
 
 
 # -- losses ----------------------------------------------------------------------------------------
+
+
+def tensors(result: Any) -> list[Tensor]:
+    """The tensors of a result, a tensor or nested tuples. A compiler sees this code, so it must not
+    be Ingot's own, into which Ingot does not look."""
+    if isinstance(result, Tensor):
+        return [result]
+    found = []
+    for part in result:
+        found += tensors(part)
+    return found
 
 
 def class_numbers(result: Any) -> tuple[Tensor, ...]:
@@ -181,6 +191,9 @@ def built(model: Model, device: torch.device) -> nn.Module:
     except (RuntimeError, TypeError, NotImplementedError):
         torch.manual_seed(0)
         network = model.network()
+    for module in network.modules():
+        if type(module).__name__ == "StochasticDepth":  # torchvision's
+            module.p = 0.0  # type: ignore[assignment]
     return trained(network.to(device))
 
 

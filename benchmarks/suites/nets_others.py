@@ -295,8 +295,11 @@ class GraphAttention(nn.Module):
         return gathered(weights * x[source], target, len(nodes)) / total
 
 
-def graph(nodes: int, given: int = 64, neighbours: int = 8) -> tuple[Tensor, Tensor]:
-    """Nodes, each with so many edges to others, drawn evenly."""
+def graph(
+    graphs: int, size: int = 1024, given: int = 64, neighbours: int = 8
+) -> tuple[Tensor, Tensor]:
+    """The nodes of some graphs as one, each with so many edges to others, drawn evenly."""
+    nodes = graphs * size
     target = torch.arange(nodes).repeat_interleave(neighbours)
     source = torch.randint(nodes, target.shape)
     return torch.randn(nodes, given), torch.stack((source, target))
@@ -380,7 +383,7 @@ class Differential(nn.Module):
 
 
 class Density(nn.Module):
-    """The density of sea water from salt, temperature and pressure (n,), as a quotient of two
+    """The density of sea water from salt, temperature and pressure, as a quotient of two
     polynomials; the coefficients are parameters."""
 
     def __init__(self) -> None:

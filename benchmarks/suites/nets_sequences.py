@@ -7,8 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.training_models import Mixture
-
 
 class Recurrent(nn.Module):
     """A language model over an LSTM or a GRU: tokens (n, time) -> scores (n, time, words)."""
@@ -141,14 +139,22 @@ class Gated(nn.Module):
 
 
 class Experts(nn.Module):
-    """`Mixture` over (n, time, width)."""
+    """Every token through the two experts with the highest scores of a router (Shazeer et al.,
+    2017): all experts are computed, and weighted. (n, time, width) to the same."""
 
-    def __init__(self, width: int, experts: int) -> None:
+    def __init__(self, width: int, experts: int, chosen: int = 2) -> None:
         super().__init__()
-        self.body = Mixture(width, experts)
+        self.router, self.chosen = nn.Linear(width, experts, bias=False), chosen
+        self.up = nn.Parameter(torch.randn(experts, width, 2 * width) / width**0.5)
+        self.down = nn.Parameter(torch.randn(experts, 2 * width, width) / (2 * width) ** 0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.body(x.flatten(0, 1)).view(x.shape)
+        scores = self.router(x).float().softmax(-1)
+        best, experts = scores.topk(self.chosen, dim=-1)
+        shares = torch.zeros_like(scores).scatter(-1, experts, best)
+        shares = shares / shares.sum(-1, keepdim=True)
+        hidden = F.silu(torch.einsum("ntw,ewh->enth", x, self.up))
+        return torch.einsum("enth,ehw,nte->ntw", hidden, self.down, shares.to(hidden.dtype))
 
 
 class Llama(nn.Module):

@@ -42,7 +42,8 @@ def recommended(n: int) -> tuple[Tensor, ...]:
 
 
 def sea(n: int) -> tuple[Tensor, ...]:
-    return 35 * torch.rand(n), 30 * torch.rand(n), torch.rand(n)
+    """Columns of 4096 places."""
+    return 35 * torch.rand(n, 4096), 30 * torch.rand(n, 4096), torch.rand(n, 4096)
 
 
 def times(n: int) -> tuple[Tensor, ...]:
@@ -88,9 +89,7 @@ def seen(
 
 
 def graphs(name: str, layer: Callable[[int, int], nn.Module], part: str = "core") -> Model:
-    return model(
-        name, partial(others.Graph, layer), others.graph, 1 << 16, 1 << 16, part=part, seconds=25
-    )
+    return model(name, partial(others.Graph, layer), others.graph, 64, 64, part=part, seconds=25)
 
 
 MODELS = [
@@ -206,7 +205,7 @@ MODELS = [
         seconds=40),
     model("pinn", Heat, joined(*2 * [lambda n: (torch.rand(n),)]), 65536, 65536, "own", seconds=30,
         inference=False),
-    model("pyhpc_equation_of_state", others.Density, sea, 1 << 22, 1 << 22, "squares", "wide",
+    model("pyhpc_equation_of_state", others.Density, sea, 1024, 1024, "squares", "wide",
         seconds=20),
     model("pyhpc_turbulence", others.Advection, normal(256, 256), 128, 64, "squares", "wide",
         seconds=25),

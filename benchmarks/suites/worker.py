@@ -183,12 +183,11 @@ def measured(row: Row, model: Any, device: torch.device, first: bool) -> Iterato
         except Exception as problem:
             traceback.print_exc()
             peers[name]["problem"] = last_line(problem)
-            del compiled[name]
+            compiled.pop(name, None)
     del reference
     again(calls, compiled, peers)
     if "Ingot" in compiled:
-        peers["Ingot"] |= state_of(compiled["Ingot"])
-        peers["Ingot"]["cuda graphs"] = report(partial(compiled["Ingot"])).cuda_graphs
+        peers["Ingot"] |= state(compiled["Ingot"])
     for name, fn in compiled.items():
         step = partial(calls.step, fn)
         peers[name]["peak"] = peak_bytes(step, [*calls.args, *calls.leaves], device, before=2)
@@ -197,6 +196,12 @@ def measured(row: Row, model: Any, device: torch.device, first: bool) -> Iterato
     for name, seconds in interleave(steps, rounds_of(steps, device), device).items():
         peers[name]["seconds"] = seconds.tolist()
     yield {"peers": peers, "about": conditions(device)}
+
+
+def state(fn: Callable[..., Any]) -> dict[str, Any]:
+    """What became of a model under Ingot: graphs, why parts were left to eager, and what is
+    replayed."""
+    return state_of(fn) | {"cuda graphs": report(partial(fn)).cuda_graphs}
 
 
 def mode_of(row: Row) -> str | None:
