@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--seconds", type=positive, default=560, help="when the run ends (%(default)s)"
     )
     parser.add_argument(
-        "--limit", type=positive, default=240, help="seconds of one row (%(default)s)"
+        "--limit", type=positive, default=300, help="seconds of one row (%(default)s)"
     )
     parser.add_argument("--shard", type=shard, default=(1, 1), metavar="I/N")
     parser.add_argument("--suite", choices=SUITES)
@@ -133,7 +134,12 @@ def main(argv: list[str] | None = None) -> int:
         for _, rows in queue:
             print(*(row.name for row in rows), sep="\n")
         return 0
-    run(queue, settings(options), say)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        run(queue, settings(options), say)
+    except KeyboardInterrupt:
+        say("interrupted; what was measured until then is in the file")
+        return 130
     left = 0
     for _, rows in chosen(options):
         left += len(rows)

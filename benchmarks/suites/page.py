@@ -241,7 +241,7 @@ def quotient(line: Line, field: str, peer: str, other: str) -> float | None:
     """A peer's figure over another's."""
     peers = line.get("peers", {})
     a, b = peers.get(peer, {}).get(field), peers.get(other, {}).get(field)
-    return a / b if a and b else None
+    return a / b if a and b and min(a, b) > 0 else None
 
 
 def quotients(figures: Lines, field: str, peer: str, other: str) -> str:
@@ -255,25 +255,30 @@ def costs(figures: Lines) -> list[str]:
     cells = []
     for direction in ("inference", "training"):
         some = {n: line for n, line in figures.items() if line["direction"] == direction}
-        cold = {}
+        cold, replayed = {}, {}
         for name, line in some.items():
+            if line["mode"] == "reduce-overhead":
+                replayed[name] = line
             if line.get("peers", {}).get("Ingot", {}).get("cold"):
                 cold[name] = line
         cells.append(
             [direction, quotients(some, "peak", "Ingot", "eager"),
              quotients(some, "peak", "torch.compile", "eager"),
+             quotients(replayed, "held", "Ingot", "torch.compile"),
              quotients(some, "first", "torch.compile", "Ingot"),
              median(cold, "Ingot"), median(cold, "torch.compile"), str(len(cold))]
         )  # fmt: skip
     headings = [
-        "", "peak, of eager's", "torch.compile's", "first call, x torch.compile",
+        "", "peak, of eager's", "torch.compile's", "held, of torch.compile's",
+        "first call, x torch.compile",
         "cold first call s", "torch.compile's", "of rows",
     ]  # fmt: skip
     note = (
-        "Geometric means of peak memory and first calls. Twelve rows compile at a time, with one\n"
-        "compiling process for torch.compile, so first calls say how the two compare and not what\n"
-        "one takes alone. *Cold* is the first row of a process, imports and all, with empty\n"
-        "caches; the medians are of these. Later rows of a model find kernels of the first one."
+        "Geometric means of a call's peak memory, of what is held between replayed calls (the\n"
+        "memory of CUDA graphs, which no peak counts), and of first calls. Many rows compile at a\n"
+        "time, torch.compile in one process for each, so first calls say how the two compare and\n"
+        "not what one takes alone. *Cold* is the first row of a process, imports and all, with\n"
+        "empty caches; the medians are of these. Later rows find kernels of the first one."
     )
     return ["## Memory and first calls", "", note, "", *markdown(headings, cells)]
 

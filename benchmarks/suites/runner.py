@@ -28,9 +28,11 @@ from typing import Any
 from benchmarks.suites.models import Model, Row
 
 ROOT = Path(__file__).parents[2]
+STOPPED = "INGOT_SUITES_STOPPED"
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "INGOT_CACHE_DIR")
 SETTLE = 0.15  # seconds in which a card finishes what stopped processes have queued
 END = 8.0  # seconds before the end of the time, at which what still runs is ended
+MARGIN = 1.3  # of the time that a row is expected to take
 TRIES = 3  # of a row for which the card's memory did not suffice
 OUT_OF_TIME = "out of time"
 
@@ -88,7 +90,9 @@ class Worker:
         caches = {}
         for variable in CACHES:
             caches[variable] = str(folder / variable)
-        environment = os.environ | caches | {"HF_HUB_OFFLINE": "1"}
+        self.stopped, self.told = 0.0, folder / "stopped"
+        self.told.write_text("0")
+        environment = os.environ | caches | {"HF_HUB_OFFLINE": "1", STOPPED: str(self.told)}
         # a core for each row: a pool of compiling processes for each would have a hundred
         environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         if settings.device != "cpu":
@@ -130,6 +134,13 @@ class Worker:
         """To the process and all that it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
+
+    def go_on(self, seconds: float) -> None:
+        """After a stop of so many seconds, of which the process is told."""
+        self.stopped += seconds
+        with suppress(FileNotFoundError):
+            self.told.write_text(str(self.stopped))
+        self.signal(signal.SIGCONT)
 
     def end(self) -> None:
         self.signal(signal.SIGKILL)
@@ -176,6 +187,7 @@ class Run:
             others = []
             if self.settings.pause:
                 others = [other for other in self.workers if other is not worker and other.alive]
+            begin = time.monotonic()
             for other in others:
                 other.signal(signal.SIGSTOP)
             if others:
@@ -184,7 +196,7 @@ class Run:
                 yield
             finally:
                 for other in others:
-                    other.signal(signal.SIGCONT)
+                    other.go_on(time.monotonic() - begin)
 
     def write(self, row: Row, found: dict[str, Any], seconds: float) -> None:
         """A row's line, at once."""
@@ -227,7 +239,7 @@ def run(queue: Queue, settings: Settings, say: Callable[[str], None]) -> None:
 def next_model(queue: Queue, left: float) -> int | None:
     """The first model of which a row fits into the time that is left."""
     for number, (model, _) in enumerate(queue):
-        if model.seconds <= left:
+        if MARGIN * model.seconds <= left:
             return number
     return None
 
@@ -243,7 +255,7 @@ def serve(model: Model, rows: list[Row], shared: Run) -> None:
         for row in rows:
             begin = time.monotonic()
             # later rows find kernels of the first one
-            if begin + model.seconds > shared.last:
+            if begin + MARGIN * model.seconds > shared.last:
                 break
             for attempt in range(TRIES):
                 if worker is None or not worker.alive:

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
@@ -41,6 +42,8 @@ COMPILERS: Mapping[str, Callable[..., Any]] = {
     "torch.compile": torch.compile,
     "Ingot": ingot.compile,
 }
+STOPPED = "INGOT_SUITES_STOPPED"
+"""The variable of the environment that names the file of `stopped`."""
 MEASURED = 1.0  # seconds of taking turns ...
 ROUNDS = (5, 25)  # ... in at least and at most so many rounds
 WARM = 4
@@ -163,7 +166,7 @@ def measured(row: Row, model: Any, device: torch.device, first: bool) -> Iterato
     calls = Calls(row, *made(model, row, device))
     peers: dict[str, dict[str, Any]] = {"eager": {}}
     eager = partial(calls.step, calls.module)
-    _, peers["eager"]["first"] = timed(eager, device)
+    peers["eager"]["first"] = first_seconds(eager, device)
     peak = peak_bytes(eager, [*calls.args, *calls.leaves], device, before=1)
     peers["eager"]["peak"] = peak
     if device.type == "cuda":
@@ -178,9 +181,9 @@ def measured(row: Row, model: Any, device: torch.device, first: bool) -> Iterato
         try:
             compiled[name] = compiler(calls.module, mode=mode_of(row))
             prepare(calls, compiled[name], peers[name], reference, theirs)
-        except torch.OutOfMemoryError:
-            raise
         except Exception as problem:
+            if lacks_memory(problem):
+                raise
             traceback.print_exc()
             peers[name]["problem"] = last_line(problem)
             compiled.pop(name, None)
@@ -216,14 +219,45 @@ def prepare(
     theirs: judged.Parts,
 ) -> None:
     """The first calls of a compiled function, and what they are worth."""
-    before = graph_count()
-    _, found["first"] = timed(partial(calls.step, fn), calls.device)
+    graphs, held = graph_count(), reserved(calls)
+    found["first"] = first_seconds(partial(calls.step, fn), calls.device)
     for _ in range(WARM):
         calls.step(fn)
+    found["held"] = reserved(calls) - held
     mine = judged.parts(calls.compared(fn), reference)
-    found["graphs"] = graph_count() - before
+    found["graphs"] = graph_count() - graphs
     found["departures"] = [judged.departure(mine)]
     found["lost"] = judged.lost(mine, theirs) if calls.training else []
+
+
+def reserved(calls: Calls) -> int:
+    """Bytes that the process holds of the card between calls: the memory of CUDA graphs too, which
+    no peak of a call counts."""
+    for leaf in calls.leaves:
+        leaf.grad = None
+    if calls.device.type != "cuda":
+        return 0
+    synchronize(calls.device)
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved(calls.device)
+
+
+def stopped() -> float:
+    """Seconds for which the process was stopped while others were measured."""
+    path = os.environ.get(STOPPED)
+    return float(Path(path).read_text() or 0) if path else 0.0
+
+
+def first_seconds(call: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of the first call, without those in which the process was stopped."""
+    before = stopped()
+    seconds = timed(call, device)[1]
+    return seconds - (stopped() - before)
+
+
+def lacks_memory(problem: BaseException) -> bool:
+    """Whether that is why, also where a compiler wraps it in an error of its own."""
+    return isinstance(problem, torch.OutOfMemoryError) or "out of memory" in str(problem).lower()
 
 
 def again(calls: Calls, compiled: dict[str, Any], peers: dict[str, dict[str, Any]]) -> None:
@@ -264,8 +298,7 @@ def answers(row: Row, model: Any, device: torch.device, first: bool) -> Iterator
         yield from measured(row, model, device, first)
     except Exception as problem:
         traceback.print_exc()
-        memory = isinstance(problem, torch.OutOfMemoryError)
-        yield {"problem": last_line(problem), "memory": memory}
+        yield {"problem": last_line(problem), "memory": lacks_memory(problem)}
 
 
 def serve(name: str, device: torch.device, lines: TextIO, say: Callable[[Any], None]) -> None:

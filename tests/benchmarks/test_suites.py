@@ -93,7 +93,7 @@ def test_names_of_packages_are_there(package):
 
 
 def test_without_its_package_a_model_is_skipped_with_a_reason(tmp_path):
-    model = Model("timm", "nothing", nn.Identity, drawn, 1, 1, needs="no_such_package")
+    model = Model("timm", "nothing", nn.Identity, drawn, 1, 1, needs="no_such_package", seconds=1)
     lines = run_here([(model, [row_of(model)])], tmp_path)
     assert [line["problem"] for line in lines] == ["needs the package no_such_package"]
     assert lines[0]["skipped"]
@@ -251,6 +251,10 @@ class Fake:
     def signal(self, number):
         self.signals.append((self.name, number))
 
+    def go_on(self, seconds):
+        assert 0 <= seconds < 5
+        self.signal(runner.signal.SIGCONT)
+
     def end(self):
         self.alive = False
 
@@ -311,6 +315,20 @@ def test_others_are_stopped_while_one_measures(fakes):
     with shared.alone(one):
         assert Fake.signals == [("b", runner.signal.SIGSTOP)]
     assert Fake.signals[1:] == [("b", runner.signal.SIGCONT)]
+
+
+def test_stops_are_no_part_of_a_first_call(tmp_path, monkeypatch):
+    told = tmp_path / "stopped"
+    told.write_text("1.5")
+    monkeypatch.setenv(worker.STOPPED, str(told))
+    assert worker.STOPPED == runner.STOPPED
+
+    def call():
+        time.sleep(0.05)
+        told.write_text("1.54")  # of which 40 ms while this ran
+
+    assert 0.01 <= worker.first_seconds(call, CPU) < 1
+    assert worker.first_seconds(lambda: told.write_text("9.54"), CPU) < -7
 
 
 def test_memory_is_shared_in_order():
@@ -411,7 +429,8 @@ def line_of(row, eager=4.0, compiled=2.0, mine=1.0, **more):
     for name, seconds in (("eager", eager), ("torch.compile", compiled), ("Ingot", mine)):
         peers[name] = {"seconds": [seconds] * 5, "peak": 100, "first": 10 * seconds}
         peers[name] |= {"departures": [1e-3], "graphs": 1, "right": True, "lost": []}
-    peers["Ingot"] |= {"cold": True, "reasons": [], "peak": 50}
+    peers["Ingot"] |= {"cold": True, "reasons": [], "peak": 50, "held": 10}
+    peers["torch.compile"]["held"] = 40
     about = {"device": "a card", "torch": "2.11.0"}
     line = {"row": row.name, **vars(row), "code": "c0de", "wall": 36.0}
     return line | {"peers": peers, "about": about} | more
@@ -438,7 +457,7 @@ def test_the_page_has_the_results_figures(rows, tmp_path):
     assert f"| timm | {of_timm} | 2.00 | 4.00 | 0 (0.0%) |" in text
     assert f"{len(rows)} rows: a card, torch 2.11.0." in text
     assert f"{len(rows)} of {len(rows)} rows have right results" in text
-    assert "| inference | 0.50 | 1.00 | 2.00 | 10.0 | 20.0 |" in text
+    assert "| inference | 0.50 | 1.00 | 0.25 | 2.00 | 10.0 | 20.0 |" in text
     assert f"Captured as one graph: {len(rows)} of {len(rows)} rows by Ingot" in text
     assert (tmp_path / "suites.svg").read_text().count("<title>") == 4
 
