@@ -35,7 +35,7 @@ python -m benchmarks.suites --page suites.jsonl         # writes this page
 
 `--shard 1/4` and `--suite timm` choose models, `--only` some by name, `--retry` those that had a
 problem; `--list` prints what is left. About {cores:,.0f} core-seconds are estimated for all {rows}
-rows: {hours:.1f} hours on 12 processes.
+rows, and about {measuring} s of measuring for each row: {hours:.1f} hours on 12 processes.
 
 Three peers take turns in one process, for about a second, while all other processes are stopped;
 the figures are medians of these rounds. A ratio is how many times as fast Ingot is, so more is
@@ -48,6 +48,7 @@ departure or {floor} eps. For training these are the loss and all gradients
 ([judged.py](../benchmarks/suites/judged.py)).
 """
 
+MEASURING = 2  # seconds of a row, in which all others are stopped
 Lines = Mapping[str, Line]
 Ratio = Callable[[Line], "tuple[float, float, float] | None"]
 
@@ -73,9 +74,15 @@ def introduction() -> str:
     for row in rows:
         cores += listed.MODELS[f"{row.suite}/{row.model}"].seconds
     return INTRODUCTION.format(
-        models=len(listed.MODELS), rows=len(rows), cores=cores, hours=cores / 12 / 3600,
-        slower=results.SLOWER, factor=judged.FACTOR, floor=judged.FLOOR,
-    )  # fmt: skip
+        models=len(listed.MODELS),
+        rows=len(rows),
+        cores=cores,
+        measuring=MEASURING,
+        hours=(cores / 12 + MEASURING * len(rows)) / 3600,
+        slower=results.SLOWER,
+        factor=judged.FACTOR,
+        floor=judged.FLOOR,
+    )
 
 
 # -- what there is ---------------------------------------------------------------------------------

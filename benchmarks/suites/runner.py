@@ -60,6 +60,7 @@ class Memory:
     def __init__(self, capacity: int) -> None:
         self.capacity, self.held = capacity, 0
         self.waiting: list[object] = []
+        self.greedy = 0  # who wait for all of it, or have it
         self.changed = threading.Condition()
 
     @contextmanager
@@ -68,6 +69,7 @@ class Memory:
         need, me = min(need, self.capacity), object()
         with self.changed:
             self.waiting.append(me)
+            self.greedy += need == self.capacity
             self.changed.wait_for(
                 lambda: self.waiting[0] is me and self.held + need <= self.capacity
             )
@@ -79,7 +81,13 @@ class Memory:
         finally:
             with self.changed:
                 self.held -= need
+                self.greedy -= need == self.capacity
                 self.changed.notify_all()
+
+    def wait(self) -> None:
+        """Until nobody wants all of it, before a row begins."""
+        with self.changed:
+            self.changed.wait_for(lambda: not self.greedy)
 
 
 class Worker:
@@ -280,13 +288,22 @@ def one(row: Row, worker: Worker, shared: Run, alone: bool) -> dict[str, Any]:
     """One row's figures or its problem. `alone` with all of the memory, since it did not suffice
     before."""
     memory = shared.memory
-    with memory.taken(memory.capacity if alone else 0):
-        found = worker.ask(json.dumps(asdict(row)), shared.until())
-        if "problem" in found:
-            return found
-        with memory.taken(0 if alone else found["need"]):
-            found = worker.ask("compile", shared.until())
-            if "problem" in found:
-                return found
-            with shared.alone(worker):
-                return worker.ask("measure", shared.until())
+    if alone:
+        with memory.taken(memory.capacity):
+            found = worker.ask(json.dumps(asdict(row)), shared.until())
+            return found if "problem" in found else compiled(worker, shared)
+    memory.wait()
+    found = worker.ask(json.dumps(asdict(row)), shared.until())
+    if "problem" in found:
+        return found
+    with memory.taken(found["need"]):
+        return compiled(worker, shared)
+
+
+def compiled(worker: Worker, shared: Run) -> dict[str, Any]:
+    """A row that has its memory: it compiles, and measures when its turn comes."""
+    found = worker.ask("compile", shared.until())
+    if "problem" in found:
+        return found
+    with shared.alone(worker):
+        return worker.ask("measure", shared.until())
