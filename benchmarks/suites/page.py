@@ -8,7 +8,7 @@ package for, or that was not run yet, is named and not counted.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.page_text import markdown
@@ -50,7 +50,6 @@ departure or {floor} eps. For training these are the loss and all gradients
 
 MEASURING = 2  # seconds of a row, in which all others are stopped
 Lines = Mapping[str, Line]
-Ratio = Callable[[Line], "tuple[float, float, float] | None"]
 
 
 def write(lines: Lines, path: Path) -> None:
@@ -96,8 +95,8 @@ def standing(measured: Lines, decided: Sequence[str]) -> list[str]:
     if len(measured) < len(decided):
         text += [f"**Not whole.** {len(measured)} of {len(decided)} rows have been run.", ""]
     codes = sorted({str(line["code"]) for line in measured.values()})
-    if len(codes) > 1:
-        text += [f"**Not of one version.** The content of ingot/ was {', '.join(codes)}.", ""]
+    mixed = "**Not of one version.** " if len(codes) > 1 else ""
+    text += [f"{mixed}The content of ingot/ is {', '.join(codes)}.", ""]
     machines: dict[str, int] = {}
     for line in measured.values():
         if about := line.get("about"):
@@ -107,7 +106,7 @@ def standing(measured: Lines, decided: Sequence[str]) -> list[str]:
     for said, count in machines.items():
         text += [f"{count} rows: {said}.", ""]
     spent = sum(line["wall"] for line in measured.values())
-    text += [f"The rows took {spent / 3600:.1f} hours of processes, {codes[-1]} the last code.", ""]
+    text += [f"All together took {spent / 3600:.1f} hours, of many processes at a time.", ""]
     return text
 
 
@@ -136,13 +135,12 @@ MODES = {"default": "default", "reduce-overhead": "replayed"}
 DTYPES = {"bfloat16": "bfloat16", "float16": "float16", "float32": "float32"}
 
 
-def over(other: str) -> Ratio:
-    return lambda line: results.over(line, other)
-
-
-def mean(lines: Iterable[Line], ratio: Ratio) -> str:
-    """The geometric mean of a ratio over the rows that have it."""
-    found = [r[1] for r in map(ratio, lines) if r]
+def mean(lines: Iterable[Line], other: str) -> str:
+    """The geometric mean of Ingot's speed over that of a peer, of the rows that have both."""
+    found = []
+    for line in lines:
+        if (ratio := results.over(line, other)) is not None:
+            found.append(ratio)
     value = results.geometric_mean(found)
     return "–" if value is None else f"{value:.2f}"
 
@@ -152,8 +150,8 @@ def speeds(lines: Sequence[Line]) -> list[str]:
     slow = sum(map(results.is_slower, lines))
     return [
         str(len(lines)),
-        mean(lines, over("torch.compile")),
-        mean(lines, over("eager")),
+        mean(lines, "torch.compile"),
+        mean(lines, "eager"),
         f"{slow} ({slow / len(lines):.1%})",
     ]
 
@@ -193,8 +191,8 @@ def slower(figures: Lines) -> list[str]:
         if results.is_slower(line):
             why = results.problem(line) or cause(name)
             cells.append(
-                [name, ratio(line, results.over_best), ratio(line, over("eager")),
-                 ratio(line, over("torch.compile")), why]
+                [name, ratio(line, results.best(line)), ratio(line, "eager"),
+                 ratio(line, "torch.compile"), why]
             )  # fmt: skip
     gone = removed(listed.decided())
     count, of = len(cells) + len(gone), len(figures) + len(gone)
@@ -209,9 +207,10 @@ def slower(figures: Lines) -> list[str]:
     return text
 
 
-def ratio(line: Line, of: Ratio) -> str:
-    found = of(line)
-    return "–" if found is None else f"{found[1]:.2f} ({found[0]:.2f}-{found[2]:.2f})"
+def ratio(line: Line, other: str | None) -> str:
+    if other is None or results.over(line, other) is None:
+        return "–"
+    return "{1:.2f} ({0:.2f}-{2:.2f})".format(*results.interval(line, other))
 
 
 # -- results, memory, first calls, graphs ----------------------------------------------------------
@@ -348,8 +347,7 @@ def drawn(figures: Lines, path: Path) -> list[str]:
             compiled = results.over(line, "torch.compile")
             wanted = ("reduce-overhead", direction, True, "bfloat16")
             if kind(line) == wanted and mine and compiled:
-                theirs = mine[1] / compiled[1]
-                points.append((line["suite"], line["model"], theirs, mine[1]))
+                points.append((line["suite"], line["model"], mine / compiled, mine))
     picture = path.with_suffix(".svg")
     picture.write_text(plot.svg(panels), "utf-8")
     return [f"![Each model a point, Ingot's speed over torch.compile's]({picture.name})", ""]

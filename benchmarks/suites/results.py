@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,27 +33,40 @@ def load(paths: Iterable[Path]) -> dict[str, Line]:
     return lines
 
 
-def over(line: Line, other: str) -> tuple[float, float, float] | None:
-    """How many times faster Ingot is than that peer, with the 90% interval; None where one of the
-    two was not measured."""
-    peers = line.get("peers", {})
-    theirs = peers.get(other, {}).get("seconds")
-    mine = peers.get("Ingot", {}).get("seconds")
+def seconds_of(line: Line, peer: str) -> list[float]:
+    """Of each round; none where the peer was not measured."""
+    found: list[float] = line.get("peers", {}).get(peer, {}).get("seconds", [])
+    return found
+
+
+def over(line: Line, other: str) -> float | None:
+    """How many times faster Ingot is than that peer, by the medians; None where one of the two was
+    not measured."""
+    theirs, mine = seconds_of(line, other), seconds_of(line, "Ingot")
     if not mine or not theirs:
         return None
-    return ratio_interval(np.array(theirs), np.array(mine))
+    return statistics.median(theirs) / statistics.median(mine)
 
 
-def over_best(line: Line) -> tuple[float, float, float] | None:
-    """How many times faster Ingot is than the faster of eager and torch.compile."""
-    ratios = [over(line, other) for other in ("eager", "torch.compile")]
-    return min((ratio for ratio in ratios if ratio), key=lambda ratio: ratio[1], default=None)
+def interval(line: Line, other: str) -> tuple[float, float, float]:
+    """`over`, between the ends of its 90% interval."""
+    theirs, mine = (np.array(seconds_of(line, peer)) for peer in (other, "Ingot"))
+    return ratio_interval(theirs, mine)
+
+
+def best(line: Line) -> str | None:
+    """The faster one of eager and torch.compile, if Ingot and one of them were measured."""
+    ratios = {}
+    for other in ("eager", "torch.compile"):
+        if (ratio := over(line, other)) is not None:
+            ratios[other] = ratio
+    return min(ratios, key=ratios.__getitem__, default=None)
 
 
 def is_slower(line: Line) -> bool:
     """Whether the row counts as slower. One that has a problem, of all rows or of Ingot's, does."""
-    ratio = over_best(line)
-    return ratio is None or ratio[1] < SLOWER
+    peer = best(line)
+    return peer is None or (over(line, peer) or 0.0) < SLOWER
 
 
 def is_right(line: Line) -> bool:
