@@ -101,6 +101,9 @@ TESTED = {
     "python -m tests.house_counts [TREE]": (
         "test_house_counts.py::test_the_command_prints_every_figure"
     ),
+    "python -m benchmarks.suites --page suites.jsonl": (
+        "benchmarks/test_suites.py::test_the_page_has_the_results_figures"
+    ),
     "python -m tests.explain.causes_page": (
         "explain/test_causes.py::test_the_page_is_what_the_programs_say"
     ),
@@ -173,6 +176,8 @@ LEFT_OUT = {
     "python -m benchmarks.gpu_models vit bert --modes reduce-overhead max-autotune "
     "--without-compile": GPU,
     "python -m benchmarks.gpu_launches": GPU,
+    "python -m benchmarks.suites": MINUTES,
+    "python -m benchmarks.suites --results suites.jsonl": GPU,
     "python -m benchmarks.dynamic --device cuda --only time --rounds 20 --timed 6 "
     "--without-peer": GPU,
     "python -m benchmarks.dynamic --device cuda --only cell": GPU,

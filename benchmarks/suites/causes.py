@@ -1,0 +1,12 @@
+"""Why Ingot is slower in a row: by the row's name, or by "suite/model" for all rows of a model.
+
+The page names the cause of each slower row from here; one that is not here has none known.
+"""
+
+from __future__ import annotations
+
+CAUSES: dict[str, str] = {}
+
+
+def cause(row: str) -> str:
+    return CAUSES.get(row) or CAUSES.get(row.split()[0]) or "not known yet"
