@@ -587,7 +587,7 @@ def bind_member(session: Session, raw: Any, instance: Value | None, cls: type, n
         return session.wrap_class_member(raw)
     if isinstance(raw, functools._lru_cache_wrapper):
         return BoundMethod(session.wrap_class_member(raw), instance)
-    if isinstance(raw, _InstanceMethod):
+    if isinstance(raw, _INSTANCE_METHODS):
         raw = raw.__func__
     native = session.native_slot(raw)
     if native is not None:
@@ -604,7 +604,9 @@ def _of_c(session: Session, raw: Any, instance: Value | None, cls: type, name: s
     raise session.unsupported("attribute", sentence, of=cls)
 
 
-_InstanceMethod: Any = type(vars(FunctionSchema)["is_backward_compatible_with"])
+_INSTANCE_METHODS: Any = tuple(
+    filter(lambda cls: cls.__name__ == "instancemethod", map(type, vars(FunctionSchema).values()))
+)
 """What makes methods of C functions that have none of their own, as pybind11's."""
 
 _NEEDS_INPUT_GRAD = vars(FunctionBase).get("needs_input_grad", MISSING)
