@@ -219,6 +219,8 @@ log_api_usage_once = find("torch._C._log_api_usage_once")
 pop_torch_function_stack = find("torch._C._pop_torch_function_stack")
 push_on_torch_function_stack = find("torch._C._push_on_torch_function_stack")
 pop_torch_dispatch_stack = find("torch._C._pop_torch_dispatch_stack", ALL)
+infra_mode = find("torch._C._get_dispatch_mode", ALL)
+FAKE_MODE = find("torch._C._TorchDispatchModeKey.FAKE", ALL)
 push_on_torch_dispatch_stack = find("torch._C._push_on_torch_dispatch_stack", ALL)
 
 # -- autograd --------------------------------------------------------------------------------------
@@ -316,6 +318,7 @@ ProcessGroup = find("torch._C._distributed_c10d.ProcessGroup", optional=True)
 collectives = find("torch.ops._c10d_functional")
 default_group = find("torch.distributed.distributed_c10d._get_default_group", optional=True)
 process_groups = find("torch.distributed.distributed_c10d._world", optional=True)
+Placement = find("torch._C._distributed.Placement", optional=True)
 rank_not_in_group = find("torch.distributed.distributed_c10d._rank_not_in_group", optional=True)
 
 # -- functions -------------------------------------------------------------------------------------
@@ -500,6 +503,7 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
 an object that has them, and their names."""
 
 MARKS = frozenset({
+    "_local_tensor", "_spec",  # of a DTensor, whose module only a program of such tensors loads
     "_forward_cls",  # of a node whose class a torch.autograd.Function has made
     "_has_symbolic_sizes_strides",  # of a tensor whose sizes torch says are symbols
     "_initialize_hook",  # of a lazy module that has no parameters yet
