@@ -472,10 +472,13 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
          "_values"),
     ),
     "torch.UntypedStorage": (ALL, torch.UntypedStorage, ("_cdata",)),
-    "torch.nn.Module": (ALL, torch.nn.Module(), ("_buffers", "_modules", "_parameters", *_HOOKS)),
+    "torch.nn.Module": (
+        ALL, torch.nn.Module(),
+        ("_buffers", "_forward_hooks_always_called", "_modules", "_parameters", *_HOOKS),
+    ),
     "torch.nn.modules.module": (
         ALL, torch.nn.modules.module,
-        tuple([f"_global{name}" for name in _HOOKS]),
+        tuple([f"_global{name}" for name in (*_HOOKS, "_forward_hooks_always_called")]),
     ),
     "torch.nn.RNNBase": (
         "", torch.nn.RNN(1, 1, device="meta"),
@@ -503,7 +506,9 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
 an object that has them, and their names."""
 
 MARKS = frozenset({
-    "_local_tensor", "_spec",  # of a DTensor, whose module only a program of such tensors loads
+    # of DTensors, their class and their losses, which only a program of such tensors loads
+    "_allow_implicit_replication", "_custom_op_handlers", "_disable_custom_loss_ops",
+    "_enable_custom_loss_ops", "_local_tensor", "_op_dispatcher", "_spec",
     "_forward_cls",  # of a node whose class a torch.autograd.Function has made
     "_has_symbolic_sizes_strides",  # of a tensor whose sizes torch says are symbols
     "_initialize_hook",  # of a lazy module that has no parameters yet

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -62,6 +62,43 @@ def is_awaited_later(op: Any) -> bool:
 def local_of(wrapper: Any) -> Tensor:
     """The local tensor of a real DTensor."""
     return arrived(wrapper._local_tensor)
+
+
+# -- what torch's dispatch depends on --------------------------------------------------------------
+
+_LOSSES = f"{_PACKAGE}.parallel.loss"
+
+
+def loss_is_parallel() -> bool:
+    """Whether the program is within `loss_parallel`."""
+    losses = sys.modules.get(_LOSSES)
+    if losses is None:
+        return False
+    handlers = losses.DTensor._op_dispatcher._custom_op_handlers
+    return not losses.customized_loss_ops.keys().isdisjoint(handlers)
+
+
+def switch_loss_parallel(enabled: bool) -> None:
+    """What entering and leaving it does."""
+    losses = sys.modules[_LOSSES]
+    if enabled:
+        losses._enable_custom_loss_ops()
+    else:
+        losses._disable_custom_loss_ops()
+
+
+def handlers_of_ops() -> Any:
+    """The table of ops that the dispatch of DTensors carries out in other ways."""
+    return sys.modules[_PACKAGE].DTensor._op_dispatcher._custom_op_handlers
+
+
+def settings_of(handlers: Mapping[Any, Any]) -> tuple[bool, ...]:
+    """What the dispatch of DTensors depends on beside its arguments.
+
+    It is whether losses are parallel, and whether plain tensors count as replicated. It is asked of
+    the table of `handlers_of_ops`, which never goes."""
+    implicit = sys.modules[_PACKAGE].DTensor._op_dispatcher._allow_implicit_replication
+    return loss_is_parallel(), implicit
 
 
 # -- gradients -------------------------------------------------------------------------------------

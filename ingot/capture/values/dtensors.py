@@ -18,14 +18,16 @@ import torch
 
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
-from ingot.capture.sources import ConstSource, Source, is_argument
+from ingot.capture.sources import ConstSource, DerivedSource, Source, is_argument
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, map_values
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.modes import sets_mode
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.wrap import wrapper_of, wraps
 from ingot.capture.values.wrapper_objects import WrapperObject
-from ingot.graph.dtensors import is_dtensor_class
+from ingot.graph.dtensors import handlers_of_ops, is_dtensor_class, settings_of
+from ingot.graph.process_modes import set_loss_parallel
 from ingot.graph.wrappers import OfDTensors, Place
 from ingot.torch_private import Placement
 
@@ -101,6 +103,10 @@ class DTensorObject(WrapperObject):
 
     __slots__ = ()
 
+    def content(self, session: Session) -> TensorValue:
+        _guard_dispatch(session)
+        return super().content(session)
+
     def get_attribute(self, session: Session, name: str) -> Value:
         if name == "device_mesh":
             mesh = self._spec(session).mesh
@@ -119,6 +125,14 @@ class DTensorObject(WrapperObject):
         for placement in self._spec(session).placements:
             values.append(PlacementValue(placement, ConstSource(placement)))
         return TupleValue(values, tuple)
+
+
+def _guard_dispatch(session: Session) -> None:
+    """States what torch's dispatch of DTensors depends on beside its arguments."""
+    handlers = handlers_of_ops()
+    _, implicit = settings_of(handlers)
+    settings = session.graph.modes.at_start.process.loss_is_parallel, implicit
+    session.guard(DerivedSource(ConstSource(handlers), settings_of), Kind.EQUALS, settings)
 
 
 def wrapper_object(
@@ -196,3 +210,10 @@ _operation(_API, "DTensor.full_tensor")
 _operation(_PUBLIC, "distribute_tensor", _scatters)
 for _name in ("zeros", "ones", "empty", "full"):
     _operation(_PUBLIC, _name)
+
+
+# -- losses in parallel ----------------------------------------------------------------------------
+
+_LOSSES = f"{_PUBLIC}.parallel.loss"
+means(f"{_LOSSES}._enable_custom_loss_ops")(sets_mode(partial(set_loss_parallel, True)))
+means(f"{_LOSSES}._disable_custom_loss_ops")(sets_mode(partial(set_loss_parallel, False)))
