@@ -178,6 +178,7 @@ MODELS: dict[str, tuple[Any, Any, Any]] = {
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, 0.01),
+    "adamw of many": lambda parameters: torch.optim.AdamW(parameters, 0.01, foreach=True),
 }
 
 
@@ -264,12 +265,22 @@ def facts(name: str, optimizer: str) -> dict[str, Any]:
     return found
 
 
+def breaks_of_step(optimizer: str) -> list[str]:
+    """The graph breaks of an optimizer's step over DTensors."""
+    model = _mlp()
+    model(torch.randn(4, WIDTH)).sum().backward()
+    optimize = OPTIMIZERS[optimizer](model.parameters())
+    return [str(one.reason) for one in ingot.explain(optimize.step)().breaks]
+
+
 def find_all(optimizer: str, *names: str) -> dict[str, Any]:
     """By model, how training with an optimizer differs from eager's."""
     global MESH
     warnings.simplefilter("ignore")
     MESH = init_device_mesh("cpu", (dist.get_world_size(),))
-    return {name: facts(name, optimizer) for name in names or MODELS}
+    found: dict[str, Any] = {name: facts(name, optimizer) for name in names or MODELS}
+    found["step"] = breaks_of_step(optimizer)
+    return found
 
 
 def find_some(*programs: str) -> dict[str, Any]:

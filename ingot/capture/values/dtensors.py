@@ -20,7 +20,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
 from ingot.capture.sources import ConstSource, DerivedSource, Source, is_argument
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, map_values
-from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.modes import sets_mode
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import TensorValue
@@ -29,7 +29,7 @@ from ingot.capture.values.wrapper_objects import WrapperObject
 from ingot.graph.dtensors import handlers_of_ops, is_dtensor_class, settings_of
 from ingot.graph.process_modes import set_loss_parallel
 from ingot.graph.wrappers import OfDTensors, Place
-from ingot.torch_private import Placement
+from ingot.torch_private import DisableTorchFunctionSubclass, Placement
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -98,6 +98,15 @@ def _make_placement(session: Session, cls: type, args: Arguments, kwargs: Keywor
 # -- instances -------------------------------------------------------------------------------------
 
 
+_OF_DEVICES = frozenset(
+    """
+    is_cuda is_cpu is_meta is_mps is_xpu is_xla is_mkldnn is_mtia is_quantized is_sparse
+    is_sparse_csr
+    """.split()
+)
+"""Attributes of tensors that follow from the device and the layout."""
+
+
 class DTensorObject(WrapperObject):
     """A DTensor, from outside or made inside."""
 
@@ -116,6 +125,39 @@ class DTensorObject(WrapperObject):
         if name in ("_spec", "_local_tensor"):
             raise session.unsupported("tensor-subclass", f"DTensor.{name}, which is private")
         return super().get_attribute(session, name)
+
+    def content_attribute(self, session: Session, name: str) -> Value:
+        if name in _OF_DEVICES:
+            fake = self.content(session).fake
+            with DisableTorchFunctionSubclass():
+                return session.wrap_constant(getattr(fake, name))
+        if name in ("grad", "grad_fn") and self._is_outside_leaf(session):
+            if name == "grad_fn":
+                return NONE
+            written = session.effects.written_slot(self.object, name)
+            return written or session.realize(session.wrap_slot(self.object, self.source, name))
+        return super().content_attribute(session, name)
+
+    def _is_outside_leaf(self, session: Session) -> bool:
+        is_leaf = self.source is not None and super().content_attribute(session, "is_leaf")
+        return isinstance(is_leaf, ConstantValue) and is_leaf.object
+
+    def set_attribute(self, session: Session, name: str, value: Value) -> None:
+        """Of an outside leaf, `grad` may be set: to None, or to another DTensor of its size."""
+        value = session.realize(value)
+        if name != "grad" or not self._is_outside_leaf(session) or not self._fits(session, value):
+            return super().set_attribute(session, name, value)
+        session.graph.writes = True
+        return session.effects.set_gradient(self, self.object, value)
+
+    def _fits(self, session: Session, gradient: Value) -> bool:
+        """Whether autograd takes a gradient."""
+        if not isinstance(gradient, DTensorObject):
+            return gradient.identity() is None
+        mine, other = self.content(session).fake, gradient.content(session).fake
+        with DisableTorchFunctionSubclass():
+            same = mine.dtype is other.dtype and tuple(mine.shape) == tuple(other.shape)
+        return same and gradient is not self
 
     def _spec(self, session: Session) -> Any:
         return self.content(session).fake._spec  # type: ignore[attr-defined]

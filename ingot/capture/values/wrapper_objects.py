@@ -20,6 +20,7 @@ import torch
 from ingot.capture import torch_calls
 from ingot.capture.facts import is_plain_constant
 from ingot.capture.guards import MISSING, Kind
+from ingot.capture.meanings import stated
 from ingot.capture.sources import (
     AttrSource,
     DerivedSource,
@@ -498,6 +499,10 @@ def call_wrapped(session: Session, function: Any, args: Arguments, kwargs: Keywo
         return args[0]
     if name in _REFUSED or not _is_op(function):
         raise session.unsupported("tensor-subclass", f"{name} of a wrapper subclass")
+    if name.startswith("_foreach_") and (meaning := stated(function)) is not None:
+        answer: Value | None = meaning.rule(session, args, kwargs)
+        if answer is not None:
+            return answer
     values = list(map(session.deep, args))
     named = map_values(session.deep, kwargs)
     if name == "size" and not named:
