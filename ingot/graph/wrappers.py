@@ -28,6 +28,7 @@ from ingot.graph.dtensors import (
     placements_like,
     placements_of_gradient,
     redistributed,
+    refuse_random,
     unawaited,
     with_placements,
     without_sizes,
@@ -35,6 +36,7 @@ from ingot.graph.dtensors import (
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.jagged_attention import jagged_attention
 from ingot.graph.ragged import note_ragged
+from ingot.graph.schemas import draws
 from ingot.graph.wrapper_sizes import FLAT, Geometry, geometry_of
 from ingot.torch_private import (
     DisableTorchFunctionSubclass,
@@ -408,6 +410,8 @@ def dispatched(mode: Mode, op: OpOverload, classes: Sequence[type], args: Any, k
     if op in _LAZY:
         raise _refused(f"{op} of a wrapper, whose dispatch may not see that it is to be done")
     if has_dtensor(classes):
+        if draws(op):
+            refuse_random(args)
         return mode.by_torch(op, args, kwargs)
     with mode:
         if JaggedTensor in classes:

@@ -18,7 +18,7 @@ import torch
 
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import How, means
-from ingot.capture.sources import ConstSource, DerivedSource, Source, is_argument
+from ingot.capture.sources import AttrSource, ConstSource, DerivedSource, Source, is_argument
 from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, map_values
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.modes import sets_mode
@@ -56,7 +56,7 @@ class MeshValue(ConstantValue):
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name not in _KNOWN_OF_MESHES:
-            raise session.unsupported("tensor-subclass", f"DeviceMesh.{name}")
+            raise session.unsupported("distributed-tensor", f"DeviceMesh.{name}")
         return super().get_attribute(session, name)
 
 
@@ -123,7 +123,7 @@ class DTensorObject(WrapperObject):
         if name == "placements":
             return self._placements(session)
         if name in ("_spec", "_local_tensor"):
-            raise session.unsupported("tensor-subclass", f"DTensor.{name}, which is private")
+            raise session.unsupported("distributed-tensor", f"DTensor.{name}, which is private")
         return super().get_attribute(session, name)
 
     def content_attribute(self, session: Session, name: str) -> Value:
@@ -131,21 +131,22 @@ class DTensorObject(WrapperObject):
             fake = self.content(session).fake
             with DisableTorchFunctionSubclass():
                 return session.wrap_constant(getattr(fake, name))
-        if name in ("grad", "grad_fn") and self._is_outside_leaf(session):
+        if name in ("grad", "grad_fn") and self.is_outside_leaf(session):
             if name == "grad_fn":
                 return NONE
             written = session.effects.written_slot(self.object, name)
             return written or session.realize(session.wrap_slot(self.object, self.source, name))
         return super().content_attribute(session, name)
 
-    def _is_outside_leaf(self, session: Session) -> bool:
+    def is_outside_leaf(self, session: Session) -> bool:
+        """Whether it is a leaf from outside, such as a parameter."""
         is_leaf = self.source is not None and super().content_attribute(session, "is_leaf")
         return isinstance(is_leaf, ConstantValue) and is_leaf.object
 
     def set_attribute(self, session: Session, name: str, value: Value) -> None:
         """Of an outside leaf, `grad` may be set: to None, or to another DTensor of its size."""
         value = session.realize(value)
-        if name != "grad" or not self._is_outside_leaf(session) or not self._fits(session, value):
+        if name != "grad" or not self.is_outside_leaf(session) or not self._fits(session, value):
             return super().set_attribute(session, name, value)
         session.graph.writes = True
         return session.effects.set_gradient(self, self.object, value)
@@ -167,6 +168,18 @@ class DTensorObject(WrapperObject):
         for placement in self._spec(session).placements:
             values.append(PlacementValue(placement, ConstSource(placement)))
         return TupleValue(values, tuple)
+
+
+def refuse_watched_object(session: Session, value: DTensorObject) -> None:
+    """Breaks the graph where hooks of the user's see the gradient of a DTensor from outside."""
+    assert value.source is not None
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        hooks = getattr(value.object, name)
+        if hooks:
+            sentence = f"hooks on the gradient of {value.describe()}"
+            raise session.unsupported("inner-gradients", sentence)
+        kind = Kind.IS_NONE if hooks is None else Kind.DICT_EMPTY
+        session.guard(AttrSource(value.source, name, "slot"), kind, hooks is None)
 
 
 def _guard_dispatch(session: Session) -> None:
@@ -226,7 +239,7 @@ def _operation(module: str, name: str, refusal: Refusal | None = None) -> None:
     @means(f"{module}.{name}")
     def rule(session: Session, *args: Value, **kwargs: Value) -> Value:
         if refusal is not None and (why := refusal(session, args, kwargs)):
-            raise session.unsupported("tensor-subclass", why)
+            raise session.unsupported("distributed-tensor", why)
         function = operator.attrgetter(name)(sys.modules[module])
         return _call(session, function, args, kwargs)
 

@@ -15,7 +15,7 @@ from ingot.capture.values.base import Arguments, Keywords, OptionalRule, Value, 
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import ListValue, SequenceValue, TupleValue
 from ingot.capture.values.tensor import TensorMethod, TensorValue
-from ingot.capture.values.wrapper_objects import WrapperObject, call_wrapped
+from ingot.capture.values.wrapper_objects import RULES, WrapperObject, call_wrapped
 from ingot.graph.wrappers import is_wrapper_class
 from ingot.torch_private import (
     Missing,
@@ -167,10 +167,14 @@ def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Valu
     return session.dict_of_values(entries)
 
 
+def _state(function: Any, rule: OptionalRule) -> None:
+    RULES[function] = means(function, how=How.OPERATION)(rule)
+
+
 for _name, _method in _METHODS.items():
     for _end in ("", "_"):
         _function: Any = getattr(torch, f"_foreach_{_name}{_end}", None)
         if _function is not None and _function is not foreach_pow:  # which has a rule above
-            means(_function, how=How.OPERATION)(_rule(_function.__name__, _method + _end))
-means(foreach_zero_, how=How.OPERATION)(_rule("_foreach_zero_", "zero_"))
-means(foreach_copy_, how=How.OPERATION)(_rule("_foreach_copy_", "copy_"))
+            _state(_function, _rule(_function.__name__, _method + _end))
+_state(foreach_zero_, _rule("_foreach_zero_", "zero_"))
+_state(foreach_copy_, _rule("_foreach_copy_", "copy_"))

@@ -20,7 +20,6 @@ import torch
 from ingot.capture import torch_calls
 from ingot.capture.facts import is_plain_constant
 from ingot.capture.guards import MISSING, Kind
-from ingot.capture.meanings import stated
 from ingot.capture.sources import (
     AttrSource,
     DerivedSource,
@@ -28,7 +27,14 @@ from ingot.capture.sources import (
     ItemSource,
     Source,
 )
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, map_values
+from ingot.capture.values.base import (
+    Arguments,
+    Keywords,
+    NotConstant,
+    OptionalRule,
+    Value,
+    map_values,
+)
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.node_results import size_value
 from ingot.capture.values.objects import ObjectValue, instance_dict
@@ -492,17 +498,22 @@ def ragged_size_of(tensor: torch.Tensor, dim: int) -> Any:
 # -- ops -------------------------------------------------------------------------------------------
 
 
+RULES: dict[Any, OptionalRule] = {}
+"""By function of torch's: what captures a call with wrappers in another way, or gives None. The
+arguments are the nodes that stand for them."""
+
+
 def call_wrapped(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """A call of torch's with wrappers, as one node: the dispatch of their classes runs."""
     name = getattr(function, "__name__", "")
+    rule = RULES.get(function)
+    answer = rule(session, args, kwargs) if rule is not None else None
+    if answer is not None:
+        return answer
     if name == "requires_grad_" and not kwargs and _has_it_so(*args):
         return args[0]
     if name in _REFUSED or not _is_op(function):
         raise session.unsupported("tensor-subclass", f"{name} of a wrapper subclass")
-    if name.startswith("_foreach_") and (meaning := stated(function)) is not None:
-        answer: Value | None = meaning.rule(session, args, kwargs)
-        if answer is not None:
-            return answer
     values = list(map(session.deep, args))
     named = map_values(session.deep, kwargs)
     if name == "size" and not named:
