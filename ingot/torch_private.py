@@ -219,6 +219,8 @@ log_api_usage_once = find("torch._C._log_api_usage_once")
 pop_torch_function_stack = find("torch._C._pop_torch_function_stack")
 push_on_torch_function_stack = find("torch._C._push_on_torch_function_stack")
 pop_torch_dispatch_stack = find("torch._C._pop_torch_dispatch_stack", ALL)
+infra_mode = find("torch._C._get_dispatch_mode", ALL)
+FAKE_MODE = find("torch._C._TorchDispatchModeKey.FAKE", ALL)
 push_on_torch_dispatch_stack = find("torch._C._push_on_torch_dispatch_stack", ALL)
 
 # -- autograd --------------------------------------------------------------------------------------
@@ -316,6 +318,7 @@ ProcessGroup = find("torch._C._distributed_c10d.ProcessGroup", optional=True)
 collectives = find("torch.ops._c10d_functional")
 default_group = find("torch.distributed.distributed_c10d._get_default_group", optional=True)
 process_groups = find("torch.distributed.distributed_c10d._world", optional=True)
+Placement = find("torch._C._distributed.Placement", optional=True)
 rank_not_in_group = find("torch.distributed.distributed_c10d._rank_not_in_group", optional=True)
 
 # -- functions -------------------------------------------------------------------------------------
@@ -469,10 +472,13 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
          "_values"),
     ),
     "torch.UntypedStorage": (ALL, torch.UntypedStorage, ("_cdata",)),
-    "torch.nn.Module": (ALL, torch.nn.Module(), ("_buffers", "_modules", "_parameters", *_HOOKS)),
+    "torch.nn.Module": (
+        ALL, torch.nn.Module(),
+        ("_buffers", "_forward_hooks_always_called", "_modules", "_parameters", *_HOOKS),
+    ),
     "torch.nn.modules.module": (
         ALL, torch.nn.modules.module,
-        tuple([f"_global{name}" for name in _HOOKS]),
+        tuple([f"_global{name}" for name in (*_HOOKS, "_forward_hooks_always_called")]),
     ),
     "torch.nn.RNNBase": (
         "", torch.nn.RNN(1, 1, device="meta"),
@@ -500,6 +506,9 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
 an object that has them, and their names."""
 
 MARKS = frozenset({
+    # of DTensors, their class and their losses, which only a program of such tensors loads
+    "_allow_implicit_replication", "_custom_op_handlers", "_disable_custom_loss_ops",
+    "_enable_custom_loss_ops", "_local_tensor", "_op_dispatcher", "_spec",
     "_forward_cls",  # of a node whose class a torch.autograd.Function has made
     "_has_symbolic_sizes_strides",  # of a tensor whose sizes torch says are symbols
     "_initialize_hook",  # of a lazy module that has no parameters yet

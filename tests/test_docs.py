@@ -39,6 +39,7 @@ PAGES = [
     "artifacts.md",
     "control.md",
     "debugging.md",
+    "distributed.md",
     "events.md",
     "page.md",
     "profiling.md",

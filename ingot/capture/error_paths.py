@@ -7,6 +7,7 @@ values about in frames of its own, reads attributes, and takes note of those tha
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import _GeneratorContextManager
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,12 @@ from ingot.capture.interpreter import InterpreterFrame
 from ingot.capture.sources import AttrSource
 from ingot.capture.values.base import NULL, LazyValue, Raised, Value
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.functions import CellValue
+from ingot.capture.values.module import hears_of_errors
 from ingot.capture.values.objects import ObjectValue, instance_dict, is_data_descriptor
 from ingot.capture.values.sequences import TupleValue
 from ingot.errors import Unsupported
+from ingot.torch_private import call_impl
 
 if TYPE_CHECKING:
     from ingot.capture.session import Session
@@ -70,7 +74,7 @@ class _Walk:
     def leave(self, frame: InterpreterFrame) -> None:
         """Goes through the handlers of a frame, innermost first, until the error has left it."""
         handler = frame.program.handler_at(frame.index - 1)
-        if handler is None:
+        if handler is None or self.is_call_of_module(frame):
             return
         ahead = InterpreterFrame(self.session, frame.program, frame.function, [])
         ahead.slots[:] = frame.slots
@@ -84,6 +88,15 @@ class _Walk:
             if self.run(ahead) is not None:
                 raise _Unclear  # it returns
             handler = frame.program.handler_at(ahead.index - 1)
+
+    def is_call_of_module(self, frame: InterpreterFrame) -> bool:
+        """Whether it is torch's call of a module with hooks, none of which is called for errors."""
+        if frame.function.code is not getattr(call_impl, "__code__", None):
+            return False
+        module = frame.slots[frame.program.names.index("self")]
+        if isinstance(module, CellValue):
+            module = module.content
+        return not hears_of_errors(self.session, self.session.realize(module))
 
     def run(self, frame: InterpreterFrame) -> Value | None:
         """Walks a frame to its end: gives what it returns, or None where it raises the error on."""
@@ -200,10 +213,23 @@ class _Walk:
             raise _Unclear
         leave = self.session.realize(leave)
         function = self.session.realize(getattr(leave, "function", leave))
-        if getattr(function, "namespace", {}).get("__name__", "").startswith("torch."):
+        if _is_of_torch(function) or self.leaves_generator(leave):
             frame.push(ConstantValue(False))
         else:
             frame.push(self.result(leave, [self.error] * 3))
+
+    def leaves_generator(self, leave: Value) -> bool:
+        """Whether `__exit__` is that of a `@contextmanager`: the error goes into its generator,
+        which is walked as well."""
+        owner = getattr(leave, "instance", None)
+        if not (isinstance(owner, ObjectValue) and owner.cls is _GeneratorContextManager):
+            return False
+        generator = self.session.realize(owner.get_attribute(self.session, "gen"))
+        frame = getattr(generator, "frame", None)
+        if not isinstance(frame, InterpreterFrame):
+            return False
+        self.leave(frame)
+        return True
 
     def puts_back(self) -> bool:
         """Whether the attributes that were set are as before the call, which is guarded."""
@@ -221,6 +247,11 @@ class _Walk:
         if before is not getattr(value, "object", self) or type(before) not in _KNOWN:
             return False
         return is_same_constant(realize(self.session.wrap(before, source)), realize(value))
+
+
+def _is_of_torch(function: Value) -> bool:
+    name: str = getattr(function, "namespace", {}).get("__name__", "")
+    return name.startswith("torch.")
 
 
 _STEPS: dict[str, Callable[[_Walk, InterpreterFrame, Any], None]] = {

@@ -28,7 +28,7 @@ class ModeTracker:
     thread, and puts back what was there when it ends (`ambient.snapshot`)."""
 
     def __init__(self) -> None:
-        self._at_start = self._in_graph = Modes.now()
+        self.at_start = self._in_graph = Modes.now()
         self.differs = False  # whether the graph is yet to be given the modes of now
         self._entered: list[fx.Node] = []  # autocast contexts of the graph that are open
         self.depth = 0  # autocast contexts that the program has entered, less those it has left
@@ -71,11 +71,11 @@ class ModeTracker:
     def close(self, graph: fx.Graph) -> None:
         """Gives the graph back the modes that it began with: what runs it finds no trace of those
         within."""
-        self._bring(graph, self._at_start, "")
+        self._bring(graph, self.at_start, "")
 
     def left_behind(self) -> list[Change]:
         """What brings about, after the graph, the modes that hold at this point of the program."""
-        changes = self._at_start.changes(Modes.now())
+        changes = self.at_start.changes(Modes.now())
         if self.depth > 0:
             step = torch.autocast_increment_nesting
         else:
@@ -101,7 +101,7 @@ class ModeTracker:
 
     def _contexts(self, modes: Modes) -> list[tuple[str, Autocast]]:
         """The autocast contexts that lead from the modes at the start to these."""
-        start = self._at_start
+        start = self.at_start
         pairs = list(zip(AUTOCAST_DEVICES, start.autocast, modes.autocast, strict=True))
         contexts = []
         for device, old, new in pairs:

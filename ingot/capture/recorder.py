@@ -29,6 +29,7 @@ from ingot.capture.operations import (
 )
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.dtensors import wrapper_object
 from ingot.capture.values.node_results import result_value
 from ingot.capture.values.tensor import SymIntValue, TensorValue
 from ingot.capture.values.wrapper_objects import WrapperObject
@@ -306,7 +307,7 @@ class GraphRecorder:
         known = self.objects.get(id(fake))
         if known is None:
             content = TensorValue(fake, make_node())
-            known = self.objects[id(fake)] = WrapperObject(type(fake), content)
+            known = self.objects[id(fake)] = wrapper_object(type(fake), content)
         return known
 
     def known_value(self, fake: torch.Tensor) -> Value | None:

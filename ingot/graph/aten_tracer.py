@@ -27,6 +27,7 @@ from ingot.graph.backward_lines import BackwardLines
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.default_dtype import independent
 from ingot.graph.dispatch_mode import Mode
+from ingot.graph.dtensors import is_awaited_later
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.fake_ops import NUMBERS, numbers_in_place_of_tensors, run_fake
 from ingot.graph.fakes import (
@@ -75,7 +76,7 @@ from ingot.loops.functional_ops import is_nested
 from ingot.loops.side_effects import is_foreign
 from ingot.sequences import Args, at, map_leaves
 from ingot.serial import safe_point
-from ingot.torch_private import DisableTorchDispatch, OpOverload, aten
+from ingot.torch_private import DisableTorchDispatch, OpOverload, aten, collectives
 
 BEHIND = -1
 """The region of what a backward pass computes."""
@@ -183,11 +184,12 @@ class AtenTracer(Mode):
     def __torch_dispatch__(
         self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if (answer := self.aside(op, args, kwargs)) is not None:
+            return answer
         safe_point()
         kwargs = kwargs or {}
         if classes := wrapper_classes(types):
-            with self:
-                return dispatched(op, classes, args, kwargs)
+            return dispatched(self, op, classes, args, kwargs)
         if op in NUMBERS_OF:
             return numbers_of(op, args[0])
         if is_composite(op):
@@ -197,6 +199,9 @@ class AtenTracer(Mode):
 
     def _traced(self, op: OpOverload, args: Any, kwargs: Any) -> Any:
         """What an op gives that torch does not define by others."""
+        if is_foreign(op) and is_awaited_later(op):
+            with self:
+                return collectives.wait_tensor.default(args[0])
         if op in _SELECT:
             elements = self._selected(op, args)
             if elements is not None:

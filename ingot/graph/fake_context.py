@@ -75,12 +75,13 @@ class FakeContext(Mode):
     def __torch_dispatch__(
         self, op: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if (answer := self.aside(op, args, kwargs)) is not None:
+            return answer
         kwargs = kwargs or {}
         if classes := wrapper_classes(types):
             self._dispatching += 1
             try:
-                with self:
-                    return dispatched(op, classes, args, kwargs)
+                return dispatched(self, op, classes, args, kwargs)
             finally:
                 self._dispatching -= 1
         if self.outside_is_refused and op is not aten.lift_fresh.default:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ingot.errors import CompilerBug, unsupported
+from ingot.graph.dtensors import has_dtensor
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.symbols import to_expr
 from ingot.reasons import SKIP
@@ -65,6 +66,8 @@ class FakeTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore
+        if has_dtensor(types):
+            return NotImplemented
         # without a mode torch has by now imported torch.distributed.tensor, and sympy, to ask
         # whether this is a DTensor
         raise CompilerBug("fakes", f"{op} was called on fakes outside of `with context:`")

@@ -1,5 +1,7 @@
-"""The modes of the whole process that a program may change: the default dtype, and the backends of
-attention.
+"""The modes of the whole process that a program may change.
+
+They are the default dtype, the backends of attention, and whether losses of DTensors are computed
+in parallel.
 
 In: the program's calls that set one. Out: what they are now, and the calls that lead from one state
 to another. Other threads see each change, in eager as well; only a thread that made one reverts it.
@@ -15,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ingot.errors import unsupported
+from ingot.graph.dtensors import loss_is_parallel, switch_loss_parallel
 from ingot.torch_private import (
     attention_order,
     get_sdp_flags,
@@ -44,11 +47,13 @@ class ProcessModes(NamedTuple):
 
     default_dtype: torch.dtype
     attention: AttentionModes
+    loss_is_parallel: bool
 
     @staticmethod
     def now() -> ProcessModes:
         """Those of now."""
-        return ProcessModes(torch.get_default_dtype(), AttentionModes.now())
+        dtype, attention = torch.get_default_dtype(), AttentionModes.now()
+        return ProcessModes(dtype, attention, loss_is_parallel())
 
     def changes(self, after: ProcessModes) -> Iterator[tuple[Callable[..., Any], tuple[Any, ...]]]:
         """The calls that lead from these modes to those."""
@@ -60,6 +65,8 @@ class ProcessModes(NamedTuple):
                 yield set_attention_flag, (place, flag)
         if old.order != new.order:
             yield set_attention_priority, (new.order,)
+        if self.loss_is_parallel != after.loss_is_parallel:
+            yield set_loss_parallel, (after.loss_is_parallel,)
 
 
 class _Thread(threading.local):
@@ -113,5 +120,14 @@ def set_attention_priority(order: tuple[int, ...]) -> None:
     set_attention_order(list(order))
 
 
-PROCESS_SWITCHES = frozenset((set_default_dtype, set_attention_flag, set_attention_priority))
+def set_loss_parallel(enabled: bool) -> None:
+    """Has losses of DTensors computed in parallel, as `loss_parallel` does inside."""
+    _note_change()
+    if loss_is_parallel() is not enabled:
+        switch_loss_parallel(enabled)
+
+
+PROCESS_SWITCHES = frozenset(
+    (set_default_dtype, set_attention_flag, set_attention_priority, set_loss_parallel)
+)
 """The functions that set a mode of the process."""

@@ -7,7 +7,7 @@ that, for the leaves that autograd would reach, and what autograd then does to t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +19,16 @@ from ingot.capture.sources import AttrSource
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.chosen import refuse_watched
 from ingot.capture.values.constant import NONE, ConstantValue
+from ingot.capture.values.dtensors import DTensorObject, refuse_watched_object
 from ingot.capture.values.input_hooks import refuse_hooked
 from ingot.capture.values.sequences import SequenceValue
 from ingot.capture.values.tensor import TensorValue, is_none
 from ingot.capture.values.tensor_hooks import refuse_changed
 from ingot.capture.values.tensor_lists import tensors_in
+from ingot.capture.values.tensor_objects import recorded_objects
+from ingot.capture.values.wrapper_objects import RULES
 from ingot.graph.custom import is_reentrant
+from ingot.graph.dtensors import is_dtensor_class
 from ingot.reasons import SKIP
 from ingot.torch_private import aten
 
@@ -95,8 +99,13 @@ def _backward(
     if options:
         raise session.unsupported("backward-options", f"backward() is given {', '.join(options)}")
     if is_none(inputs):
-        leaves = list(map(partial(_leaf, session), _reached_leaves(heads)))
-        _refuse_watched(session, leaves)
+        objects = _reached_objects(session, heads)
+        reached = _reached_leaves(heads, set(objects))
+        plain = list(map(partial(_leaf, session), reached))
+        _refuse_watched(session, plain)
+        for value in objects.values():
+            refuse_watched_object(session, value)
+        leaves = [*plain, *objects.values()]
     else:
         leaves = _tensors(session, inputs)
         if not all(leaf.fake.is_leaf for leaf in leaves):
@@ -108,7 +117,7 @@ def _backward(
     if not leaves:
         raise session.unsupported("inner-gradients", "backward() that reaches no tensor")
     pack = session.tuple_of_values
-    operands = [pack(heads), pack(leaves), pack(tangents), retain]
+    operands: list[Value] = [pack(heads), pack(leaves), pack(tangents), retain]
     return session.call_builtin(add_gradients, *operands)
 
 
@@ -119,12 +128,15 @@ def add_gradients(heads: Any, leaves: Any, tangents: Any, retain: Any) -> None:
         leaves, torch.autograd.grad(heads, leaves, tangents, retain, allow_unused=True)
     ):
         if gradient is not None:
-            if leaf.grad is None:
+            if leaf.grad is None and type(leaf) not in _PLAIN:
+                leaf.grad = gradient.clone()
+            elif leaf.grad is None:
                 leaf.grad = _laid_out(gradient, leaf)
             else:
                 leaf.grad.add_(gradient)
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _is_dense = aten.is_non_overlapping_and_dense  # looked up here, where nothing is captured
 
 
@@ -134,6 +146,25 @@ def _laid_out(gradient: Any, leaf: Any) -> Any:
     if _is_dense(leaf):
         return gradient.new_empty_strided(leaf.shape, leaf.stride()).copy_(gradient)
     return gradient.clone(memory_format=torch.contiguous_format)
+
+
+def _grad_of_dtensors(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
+    """torch.autograd.grad as `add_gradients` calls it, with DTensors among the leaves."""
+    if session.frames[-1].function.namespace["__name__"] != __name__:
+        return None
+    return session.call_function(torch.autograd.grad, *map(session.deep, args), **kwargs)
+
+
+def _backward_of_dtensor(session: Session, args: Arguments, kwargs: Keywords) -> Value | None:
+    """`.backward()` of a DTensor, such as a loss in parallel."""
+    (head, *others) = args
+    if not isinstance(head, TensorValue) or not is_dtensor_class(type(head.fake)):
+        return None
+    return _backward_of(session, head, others, kwargs)
+
+
+RULES[torch.autograd.grad] = _grad_of_dtensors
+RULES[torch.Tensor.backward] = _backward_of_dtensor
 
 
 # -- what autograd does that a graph does not show -------------------------------------------------
@@ -189,18 +220,33 @@ def _leaf(session: Session, fake: torch.Tensor) -> TensorValue:
     return known
 
 
-def _reached_leaves(heads: Iterable[TensorValue]) -> Iterator[torch.Tensor]:
-    """The leaves that a backward pass from the heads comes to, in a fixed order."""
+def _reached_objects(session: Session, heads: Iterable[TensorValue]) -> dict[Any, DTensorObject]:
+    """The DTensors from outside that a backward pass comes to, by the autograd nodes of what stands
+    for them."""
+    visited = set(_history_nodes(heads))
+    found: dict[Any, DTensorObject] = {}
+    for value, node in recorded_objects(session):
+        if node in visited and isinstance(value, DTensorObject) and value.is_outside_leaf(session):
+            found[node] = value
+    return found
+
+
+def _reached_leaves(
+    heads: Iterable[TensorValue], ends: Collection[Any] = ()
+) -> Iterator[torch.Tensor]:
+    """The leaves that a backward pass from the heads comes to, in a fixed order; not those behind
+    some nodes."""
     for head in heads:
         if head.fake.requires_grad and head.fake.is_leaf:
             yield head.fake
-    for node in _history_nodes(heads):
+    for node in _history_nodes(heads, ends):
         if hasattr(node, "variable"):
             yield node.variable
 
 
-def _history_nodes(heads: Iterable[TensorValue]) -> Iterator[Any]:
-    """The nodes of autograd's graph that a backward pass from the heads comes by."""
+def _history_nodes(heads: Iterable[TensorValue], ends: Collection[Any] = ()) -> Iterator[Any]:
+    """The nodes of autograd's graph that a backward pass from the heads comes by, none of them
+    behind the `ends`."""
     stack: list[Any] = []
     for h in heads:
         if h.fake.requires_grad and not h.fake.is_leaf:
@@ -209,6 +255,8 @@ def _history_nodes(heads: Iterable[TensorValue]) -> Iterator[Any]:
     while stack:
         node = stack.pop()
         yield node
+        if node in ends:
+            continue
         for following, _ in node.next_functions:
             if following is not None and following not in visited:
                 visited.add(following)

@@ -15,6 +15,8 @@ from ingot.capture.values.base import Arguments, Keywords, OptionalRule, Value, 
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.sequences import ListValue, SequenceValue, TupleValue
 from ingot.capture.values.tensor import TensorMethod, TensorValue
+from ingot.capture.values.wrapper_objects import RULES, WrapperObject, call_wrapped
+from ingot.graph.wrappers import is_wrapper_class
 from ingot.torch_private import (
     Missing,
     foreach_copy_,
@@ -92,7 +94,11 @@ def _rule(name: str, method: str) -> OptionalRule:
             raise session.unsupported("foreach", f"{name}() with the arguments {', '.join(kwargs)}")
         results = []
         for tensor, shares, named in _shares_by_tensor(session, name, args, kwargs):
-            results.append(TensorMethod(tensor, method).call(session, shares, named))
+            if is_wrapper_class(type(tensor.fake)):
+                function = getattr(torch.Tensor, method)
+                results.append(call_wrapped(session, function, [tensor, *shares], named))
+            else:
+                results.append(TensorMethod(tensor, method).call(session, shares, named))
         if not method.endswith("_"):
             return TupleValue(results, tuple)
         if _GIVES_LIST:
@@ -141,11 +147,14 @@ def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Valu
     columns = list(map(session.realized_items, session.unpacked(lists)))
     groups: dict[Any, list[int]] = {}
     for k, tensor in enumerate(columns[0]):
-        if not isinstance(tensor, TensorValue):
+        content = tensor
+        if isinstance(tensor, WrapperObject):
+            content = tensor.content(session)
+        if not isinstance(content, TensorValue):
             raise session.unsupported(
                 "foreach", "_group_tensors_by_device_and_dtype() of something else than tensors"
             )
-        groups.setdefault((tensor.fake.device, tensor.fake.dtype), []).append(k)
+        groups.setdefault((content.fake.device, content.fake.dtype), []).append(k)
     entries: dict[Any, Value] = {}
     for key, members in groups.items():
         group = []
@@ -158,10 +167,14 @@ def _grouped(session: Session, lists: Value, with_indices: Value = NONE) -> Valu
     return session.dict_of_values(entries)
 
 
+def _state(function: Any, rule: OptionalRule) -> None:
+    RULES[function] = means(function, how=How.OPERATION)(rule)
+
+
 for _name, _method in _METHODS.items():
     for _end in ("", "_"):
         _function: Any = getattr(torch, f"_foreach_{_name}{_end}", None)
         if _function is not None and _function is not foreach_pow:  # which has a rule above
-            means(_function, how=How.OPERATION)(_rule(_function.__name__, _method + _end))
-means(foreach_zero_, how=How.OPERATION)(_rule("_foreach_zero_", "zero_"))
-means(foreach_copy_, how=How.OPERATION)(_rule("_foreach_copy_", "copy_"))
+            _state(_function, _rule(_function.__name__, _method + _end))
+_state(foreach_zero_, _rule("_foreach_zero_", "zero_"))
+_state(foreach_copy_, _rule("_foreach_copy_", "copy_"))

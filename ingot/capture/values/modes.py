@@ -56,7 +56,7 @@ _CASTS = frozenset({torch.bfloat16, torch.float16})
 itself."""
 
 
-def _sets_mode(function: Callable[..., Any]) -> Rule:
+def sets_mode(function: Callable[..., Any]) -> Rule:
     """The rule of a function that sets a mode: called now, and followed by the graph."""
 
     def rule(session: Session, *args: Value, **kwargs: Value) -> Value:
@@ -102,14 +102,14 @@ for _function in (
     torch.set_autocast_dtype,
     torch.set_autocast_cache_enabled,
 ):
-    means(_function)(_sets_mode(_function))
+    means(_function)(sets_mode(_function))
 
 # -- modes of the process --------------------------------------------------------------------------
 
-means(set_torchs_default_dtype)(_sets_mode(set_default_dtype))
-means(set_attention_order)(_sets_mode(set_attention_priority))
+means(set_torchs_default_dtype)(sets_mode(set_default_dtype))
+means(set_attention_order)(sets_mode(set_attention_priority))
 for _place, _setter in enumerate(set_sdp_flags):
-    means(_setter)(_sets_mode(functools.partial(set_attention_flag, _place)))
+    means(_setter)(sets_mode(functools.partial(set_attention_flag, _place)))
 
 
 @means(attention_order, how=How.STATE)

@@ -193,6 +193,16 @@ def _has_hooks(session: Session, hooks: Value) -> bool:
     return session.truth(hooks)
 
 
+def hears_of_errors(session: Session, module: Value) -> bool:
+    """Whether a hook of a module is called for errors of its forward as well, which is all that
+    torch does about these."""
+    if not isinstance(module, ModuleValue):
+        return True
+    if _has_hooks(session, module.get_attribute(session, _FOR_ERRORS)):
+        return True
+    return _has_hooks(session, session.wrap(_TORCH[_FOR_ALL_ERRORS.key], _FOR_ALL_ERRORS))
+
+
 def _refuse_lazy(session: Session, module: ModuleValue) -> None:
     """The first call of a lazy module makes its parameters and may change its class."""
     if isinstance(module.object, LazyModuleMixin) and "_initialize_hook" in (
@@ -208,6 +218,9 @@ def _refuse_lazy(session: Session, module: ModuleValue) -> None:
 _TORCH: dict[str, Any] = vars(torch.nn.modules.module)
 _OF_ALL_MODULES = {name: GlobalSource(_TORCH, f"_global{name}") for name in _HOOKS}
 """By name of a module's own table of hooks: that of the hooks of all modules."""
+
+_FOR_ERRORS = "_forward_hooks_always_called"
+_FOR_ALL_ERRORS = GlobalSource(_TORCH, f"_global{_FOR_ERRORS}")
 
 
 def is_stand_in(cls: type) -> bool:

@@ -7,6 +7,7 @@ was asked, see `function_overrides`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import (
     FunctionType,
     GetSetDescriptorType,
@@ -241,6 +242,13 @@ def note_history(session: Session, value: TensorObject, fake: torch.Tensor) -> N
     with DisableTorchFunctionSubclass():
         if fake.requires_grad:
             session.state(_Histories).append((value, fake, fake.grad_fn))
+
+
+def recorded_objects(session: Session) -> Iterator[tuple[TensorObject, Any]]:
+    """The outside instances that require gradients, and the autograd nodes of what stands for
+    them."""
+    for value, _, node in session.state(_Histories):
+        yield value, node
 
 
 def refuse_rebased(session: Session) -> None:

@@ -35,6 +35,7 @@ from ingot.capture.values.base import (
 from ingot.capture.values.builtins import BuiltinValue
 from ingot.capture.values.constant import NONE, ConstantValue
 from ingot.capture.values.default_devices import DefaultDevices, default_device, with_device
+from ingot.capture.values.dtensors import wrapper_object
 from ingot.capture.values.foreign import ForeignValue
 from ingot.capture.values.function_overrides import ContentOf
 from ingot.capture.values.number_arguments import with_number
@@ -55,7 +56,7 @@ from ingot.capture.values.wrap import (
     wrapper_of,
     wraps,
 )
-from ingot.capture.values.wrapper_objects import WrapperObject, dispatches
+from ingot.capture.values.wrapper_objects import dispatches
 from ingot.graph.shape_context import INTEGERS, too_large
 from ingot.torch_private import (
     OpOverload,
@@ -396,7 +397,7 @@ def wrap_tensor(session: Session, object_: Any, source: Source) -> Value:
     if is_subclass_object(object_):
         session.guard(source, Kind.TYPE, type(object_))
         if dispatches(session, type(object_)):
-            return WrapperObject(type(object_), None, source, object_)
+            return wrapper_object(type(object_), None, source, object_)
         refuse_class(session, type(object_), source.name)
         return TensorObject(type(object_), None, source, object_)
     return session.graph.inputs.tensor(session, object_, source)

@@ -27,19 +27,28 @@ from ingot.capture.sources import (
     ItemSource,
     Source,
 )
-from ingot.capture.values.base import Arguments, Keywords, NotConstant, Value, map_values
+from ingot.capture.values.base import (
+    Arguments,
+    Keywords,
+    NotConstant,
+    OptionalRule,
+    Value,
+    map_values,
+)
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.node_results import size_value
 from ingot.capture.values.objects import ObjectValue, instance_dict
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.tensor_objects import TensorObject, note_history
+from ingot.graph.dtensors import Distribution, is_dtensor_class, local_of, unawaited
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.symbols import is_decided_by_data
 from ingot.graph.tracing import flat
 from ingot.graph.wrapper_sizes import Outline, facts_of, followers_of
 from ingot.graph.wrappers import (
     Construct,
+    GradientLayout,
     Layout,
     Place,
     TakeApart,
@@ -78,9 +87,20 @@ _DISPATCHED = frozenset({torch.strided, torch.jagged})
 _MOST = 8  # objects within objects whose state is guarded
 
 
-def parts_of(wrapper: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The inner tensors of an instance that requires a gradient, with its history."""
-    return TakeApart(Layout.of(wrapper))(wrapper)
+class PartsOf:
+    """Gives the inner tensors of an instance that requires a gradient, with its history.
+    `gradients` is what the graph learns of the gradients that it gives for them."""
+
+    __name__ = "parts_of"
+
+    def __init__(self, gradients: GradientLayout | None = None) -> None:
+        self.gradients = gradients
+
+    def __call__(self, wrapper: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return TakeApart(Layout.of(wrapper), self.gradients)(wrapper)
+
+
+_parts_of = PartsOf()
 
 
 def dispatches(session: Session, cls: type) -> bool:
@@ -90,6 +110,8 @@ def dispatches(session: Session, cls: type) -> bool:
     raw = session.class_lookup(cls, "__torch_dispatch__")
     if raw is disabled_torch_dispatch_impl:
         return False
+    if is_dtensor_class(cls):
+        return True
     if cls is JaggedTensor and why_off(NESTED) is None:
         jagged_dummy()  # is made when it is first asked for, which must not be among fakes
         return True
@@ -185,11 +207,17 @@ def _made_again(session: Session, value: WrapperObject) -> TensorValue:
         ) from None
     with DisableTorchFunctionSubclass():
         tracks = wrapper.requires_grad
-    places = list(_places(session, value, wrapper, layout, source))
+    gradients = None
+    if is_dtensor_class(layout.cls):
+        places: list[Leaf] = [(local_of(wrapper), DerivedSource(source, local_of))]
+        gradients = GradientLayout()
+    else:
+        places = list(_places(session, value, wrapper, layout, source))
     if tracks:
-        places = list(_tracked(wrapper, layout, places, source))
+        parts = _parts_of if gradients is None else PartsOf(gradients)
+        places = list(_tracked(wrapper, layout, places, DerivedSource(source, parts)))
     leaves = list(starmap(partial(_leaf, session), places))
-    made = session.call_function(Wrap(layout, tracks), *leaves)
+    made = session.call_function(Wrap(layout, tracks, gradients), *leaves)
     content = made.content(session)  # type: ignore[attr-defined]
     _guard_alike(session, value, (wrapper, content.fake), layout, source)
     session.graph.objects[id(content.fake)] = value
@@ -236,13 +264,13 @@ def _place_in(namespace: dict[str, Any], tensor: Any, source: Source) -> Source 
 
 
 def _tracked(
-    wrapper: Any, layout: Layout, places: Iterable[Leaf], source: Source
+    wrapper: Any, layout: Layout, places: Iterable[Leaf], parts: DerivedSource
 ) -> Iterator[Leaf]:
     """The same, with the history of the instance where they have a part in its gradient."""
-    parts = parts_of(wrapper)
+    tracked = parts.function(wrapper)
     for k, (leaf, place) in enumerate(places):
         if k in layout.tracked:
-            yield parts[k], ItemSource(DerivedSource(source, parts_of), k)
+            yield tracked[k], ItemSource(parts, k)
         else:
             yield leaf, place
 
@@ -269,6 +297,9 @@ def _guard_alike(
         raise session.unsupported(
             "tensor-subclass", f"{value.describe()}, which __tensor_unflatten__ makes otherwise"
         )
+    if is_dtensor_class(layout.cls):
+        session.guard_derived(Distribution(layout), wrapper, source)
+        return
     with DisableTorchFunctionSubclass():
         if any(map(_is_symbol, flat(fake.__tensor_flatten__()[1]))):
             raise session.unsupported(
@@ -467,9 +498,18 @@ def ragged_size_of(tensor: torch.Tensor, dim: int) -> Any:
 # -- ops -------------------------------------------------------------------------------------------
 
 
+RULES: dict[Any, OptionalRule] = {}
+"""By function of torch's: what captures a call with wrappers in another way, or gives None. The
+arguments are the nodes that stand for them."""
+
+
 def call_wrapped(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """A call of torch's with wrappers, as one node: the dispatch of their classes runs."""
     name = getattr(function, "__name__", "")
+    rule = RULES.get(function)
+    answer = rule(session, args, kwargs) if rule is not None else None
+    if answer is not None:
+        return answer
     if name == "requires_grad_" and not kwargs and _has_it_so(*args):
         return args[0]
     if name in _REFUSED or not _is_op(function):
@@ -534,13 +574,16 @@ def _note_wrapper(wrappers: list[torch.Tensor], leaf: Any) -> None:
 def _state_of(wrapper: torch.Tensor) -> dict[str, int]:
     """What an instance holds, by identity."""
     state = vars(wrapper)
-    return {name: id(state[name]) for name in _state_names(state)}
+    identities = {name: id(state[name]) for name in _state_names(state)}
+    if is_dtensor_class(type(wrapper)):
+        identities["_spec"] = id(wrapper._spec)  # type: ignore[attr-defined]
+    return identities
 
 
 def _version_of(wrapper: torch.Tensor) -> int:
     """How often its inner tensors were written."""
     total = 0
-    for leaf in Layout.of(wrapper).leaves(wrapper):
+    for leaf in Layout.of(wrapper).leaves(wrapper, unawaited):
         if not leaf.is_inference():
             total += leaf._version
     return total
