@@ -1,13 +1,17 @@
-"""torch.distributed's collectives in the graph, with two ranks of gloo; eager is the oracle."""
+"""torch.distributed's collectives in the graph, with two and four ranks of gloo; eager is the
+oracle."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import ingot
-from tests.capture import collective_ranks as ranks
+from tests.capture import collective_programs as programs
+from tests.long import long
 from tests.ranks import on_ranks
 
 pytestmark = pytest.mark.skipif(
@@ -15,17 +19,38 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def check(found: dict[str, Any]) -> None:
+    """What one rank has found."""
+    for row in programs.ROWS:
+        name = row.function.__name__
+        if name not in found:
+            continue
+        one = found[name]
+        assert one["equal"] and one["beside eager"], (name, one)
+        if row.broken:
+            assert any(row.broken in reason for reason in one["reasons"]), (name, one)
+        else:
+            assert one["graphs"] == 1 and not one["reasons"], (name, one)
+    for function in programs.REFUSED:
+        eager, compiled = found[function.__name__]
+        assert eager and compiled == eager, function.__name__
+
+
 def test_two_ranks() -> None:
     """In one test, so that they are started once."""
-    for rank in on_ranks(2, "tests.capture.collective_ranks:find_all"):
-        for function in (*ranks.WHOLE, *ranks.BROKEN):
-            one = rank[function.__name__]
-            assert one["equal"] and one["beside eager"], function.__name__
-            broken = function in ranks.BROKEN
-            assert bool(one["breaks"]) is broken, (function.__name__, one["reasons"])
-        for function in ranks.REFUSED:
-            eager, compiled = rank[function.__name__]
-            assert eager and compiled == eager, function.__name__
+    for found in on_ranks(2, "tests.capture.collective_ranks:find_all", "quick"):
+        check(found)
+
+
+@long
+@pytest.mark.parametrize("count", (2, 4))
+def test_all_collectives(count: int) -> None:
+    """None breaks that is one graph of torch.compile's."""
+    for found in on_ranks(count, "tests.capture.collective_ranks:find_all", "all"):
+        check(found)
+        for row in programs.ROWS:
+            one = found[row.function.__name__]
+            assert not (one["whole to torch"] and one["reasons"]), (row.function.__name__, one)
 
 
 def test_other_groups_are_other_facts() -> None:
