@@ -177,8 +177,7 @@ _is_outside(future_of, "is asked for a future")
 
 def _take(written: list[Any], begun: list[Any]) -> None:
     """Waits for the new values, and writes them."""
-    for tensor in begun:
-        collectives.wait_tensor(tensor)
+    begun = list(map(collectives.wait_tensor, begun))
     if 1 == len(begun) < len(written):  # all of them, one after the other
         begun = begun[0].reshape(len(written), *plain(written[0]).shape)
     for target, tensor in zip(written, begun):
