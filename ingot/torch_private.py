@@ -466,7 +466,7 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
         ),
     ),
     "an operator of torch's": ("", aten.add, ("_qualified_op_name",)),
-    "a process group": ("", ProcessGroup, ("_get_backend",)),
+    "a process group": ("", ProcessGroup, ("_get_backend", "_get_sequence_number_for_group")),
     "a nested tensor": (
         NESTED,
         SimpleNamespace(**vars(JaggedTensor), **getattr(JaggedTensor, "__annotations__", {})),
