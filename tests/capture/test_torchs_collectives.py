@@ -3,6 +3,8 @@ oracle."""
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -71,3 +73,107 @@ def test_other_groups_are_other_facts() -> None:
         finally:
             dist.destroy_process_group()
         assert torch.equal(compiled(x), -x)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def truth(x: torch.Tensor) -> torch.Tensor:
+    y = x > 0
+    dist.all_reduce(y)
+    return y
+
+
+def gathered(x: torch.Tensor) -> torch.Tensor:
+    """With a gradient, gloo raises an error."""
+    whole = torch.empty_like(x)
+    getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(whole, x * 2)
+    return whole
+
+
+def short(x: torch.Tensor) -> torch.Tensor:
+    y = x.to(torch.int16)
+    dist.all_reduce(y)
+    return y
+
+
+def small_floats(x: torch.Tensor) -> torch.Tensor:
+    y = x.to(torch.float8_e4m3fn)
+    dist.broadcast(y, 0)
+    return y.float()
+
+
+def largest_complex(x: torch.Tensor) -> torch.Tensor:
+    y = torch.complex(x, x)
+    dist.all_reduce(y, dist.ReduceOp.MAX)
+    return y
+
+
+def bits(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    dist.all_reduce(y, dist.ReduceOp.BAND)
+    return y
+
+
+def handled(x: torch.Tensor) -> torch.Tensor:
+    y = x.to(torch.int16)
+    try:
+        dist.all_reduce(y)
+    except RuntimeError:
+        return x + 1
+    return y
+
+
+def result_or_error(function: Any, x: torch.Tensor) -> Any:
+    try:
+        result = function(x)
+    except Exception as error:
+        return type(error), str(error)
+    return result.tolist(), result.requires_grad
+
+
+@pytest.mark.parametrize("gradients", (False, True))
+@pytest.mark.parametrize(
+    "function", (truth, gathered, short, small_floats, largest_complex, bits, handled)
+)
+def test_errors_are_eagers(alone: None, function: Any, gradients: bool) -> None:
+    x = torch.ones(4, 3, requires_grad=gradients)
+    assert result_or_error(ingot.compile(function), x) == result_or_error(function, x)
+
+
+def test_a_work_is_waited_for_outside(alone: None) -> None:
+    """As an object that does what a Work does."""
+
+    def begun(x: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        y = x * 2
+        return y, dist.all_reduce(y, async_op=True)
+
+    compiled, x = ingot.compile(begun, fullgraph=True), torch.ones(4)
+    second = datetime.timedelta(seconds=60)
+    ends: tuple[Callable[[Any], Any], ...] = (
+        lambda work: work.wait(),
+        lambda work: work.wait(second),
+        lambda work: work.get_future().wait(),
+        lambda work: [None for _ in iter(work.is_completed, True)],
+        lambda work: work.synchronize(),
+    )
+    for end in ends:
+        y, work = compiled(x)
+        assert isinstance(work, dist.Work)
+        end(work)
+        assert work.is_completed() and work.is_success() and work.exception() is None
+        assert work.wait() and torch.equal(work.result()[0], y)
+        assert work.get_future().value()[0] is y
+        assert torch.equal(y, x * 2)
+
+    @ingot.compile(fullgraph=True)
+    def ended(y: torch.Tensor, work: Any) -> torch.Tensor:
+        work.wait()
+        return y + 1
+
+    assert torch.equal(ended(*compiled(x)), x * 2 + 1)
