@@ -81,10 +81,8 @@ def is_whole_to_torch(row: Row) -> bool:
 
 
 def find_all(which: str) -> dict[str, Any]:
-    """By the name of each function, what it does; "all": of all of them, beside torch.compile."""
-    warnings.simplefilter("ignore")
-    make_groups()
-    torch.manual_seed(dist.get_rank())
+    """By the name of each function, what it does: of all of them, or of the "quick" ones."""
+    _begin()
     found: dict[str, Any] = {}
     for row in ROWS:
         if row.quick or which == "all":
@@ -92,7 +90,16 @@ def find_all(which: str) -> dict[str, Any]:
     x = torch.ones(4, 3)
     for function in REFUSED:
         found[function.__name__] = error(function, x), error(ingot.compile(function), x)
-    if which == "all":
-        for row in ROWS:
-            found[row.function.__name__]["whole to torch"] = is_whole_to_torch(row)
     return found
+
+
+def find_whole_to_torch() -> dict[str, bool]:
+    """By name: whether torch.compile has one graph of a function."""
+    _begin()
+    return {row.function.__name__: is_whole_to_torch(row) for row in ROWS}
+
+
+def _begin() -> None:
+    warnings.simplefilter("ignore")
+    make_groups()
+    torch.manual_seed(dist.get_rank())

@@ -47,12 +47,16 @@ def test_two_ranks() -> None:
 @long
 @pytest.mark.parametrize("count", (2, 4))
 def test_all_collectives(count: int) -> None:
-    """None breaks that is one graph of torch.compile's."""
     for found in on_ranks(count, "tests.capture.collective_ranks:find_all", "all"):
         check(found)
+
+
+@long
+def test_what_is_whole_to_torch_is_whole() -> None:
+    """No function breaks that is one graph of torch.compile's."""
+    for whole in on_ranks(2, "tests.capture.collective_ranks:find_whole_to_torch"):
         for row in programs.ROWS:
-            one = found[row.function.__name__]
-            assert not (one["whole to torch"] and one["reasons"]), (row.function.__name__, one)
+            assert not (whole[row.function.__name__] and row.broken), row.function.__name__
 
 
 def test_other_groups_are_other_facts() -> None:
