@@ -53,7 +53,7 @@ def test_all_collectives(count: int) -> None:
 
 @long
 def test_what_is_whole_to_torch_is_whole() -> None:
-    """No function breaks that is one graph of torch.compile's."""
+    """No function breaks that is one right graph of torch.compile's."""
     for whole in on_ranks(2, "tests.capture.collective_ranks:find_whole_to_torch"):
         for row in programs.ROWS:
             assert not (whole[row.function.__name__] and row.broken), row.function.__name__
