@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ingot.graph.meta import tensors_in
+from ingot.lockstep import Calls, calls_of
 
 if TYPE_CHECKING:
     from ingot.codegen.triton.module import CompiledKernels
@@ -26,7 +28,7 @@ class Risks(NamedTuple):
     not, or none is known), in its `checks`, or where it `binds` sizes that the data decide. It
     takes random numbers from `generators`, if it `draws`. Each step that may raise comes before
     the first that leaves a trace, if it `fails_first`. `is_replayed`: as a CUDA graph, which does
-    not say how far it came.
+    not say how far it came. What it issues to process groups is in `collectives`.
     """
 
     fails_at: str | None
@@ -37,6 +39,7 @@ class Risks(NamedTuple):
     leaves_traces: bool
     fails_first: bool
     is_replayed: bool
+    collectives: Calls = MappingProxyType({})
 
 
 class Built(NamedTuple):
@@ -70,6 +73,7 @@ class Built(NamedTuple):
             program.leaves_traces,
             program.fails_first,
             self.replayed is not None,
+            calls_of(aten),
         )
 
 

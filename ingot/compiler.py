@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from ingot import events, sharing, torch_controls
+from ingot import events, lockstep, sharing, torch_controls
 from ingot.backends import check_outputs, compile_with_backend
 from ingot.built import CompiledGraph, Risks
 from ingot.capture import (
@@ -359,7 +359,8 @@ class Compiler:
             self._keep(entry, compiled)
             if self.passes_function:
                 sharing.share(self.function.__code__, compiled)
-        return functools.partial(self._run_first, captured, target, replay)
+        calls = risks.collectives if risks is not None else {}
+        return functools.partial(self._run_first, captured, target, replay, calls)
 
     def _verified(
         self,
@@ -440,17 +441,21 @@ class Compiler:
         captured: Captured,
         target: Callable[..., Any],
         replay: Replay,
+        collectives: lockstep.Calls,
         slots: Args,
         args: Args,
         kwargs: Kwargs,
     ) -> Any:
         """The call that an entry was compiled for; the dispatcher runs the later ones."""
         raised: Exception | None = None
+        lockstep.announce(collectives)
         states = [generator.get_state() for generator in replay.generators]
         _native.forget_traces()
         try:
             outputs = target(*loaded(captured, slots))
         except Exception as error:
+            if collectives:
+                lockstep.explain(error)
             if not replay.replays or of_hooks(error) or _native.left_traces():
                 raise
             raised = without_frames(error)

@@ -320,6 +320,9 @@ default_group = find("torch.distributed.distributed_c10d._get_default_group", op
 process_groups = find("torch.distributed.distributed_c10d._world", optional=True)
 Placement = find("torch._C._distributed.Placement", optional=True)
 rank_not_in_group = find("torch.distributed.distributed_c10d._rank_not_in_group", optional=True)
+register_work = find("torch._C._distributed_c10d._register_work", optional=True)
+resolve_process_group = find("torch._C._distributed_c10d._resolve_process_group", optional=True)
+Work = find("torch._C._distributed_c10d.Work", optional=True)
 
 # -- functions -------------------------------------------------------------------------------------
 
@@ -465,6 +468,8 @@ ATTRIBUTES: dict[str, tuple[str, Any, tuple[str, ...]]] = {
             """.split()
         ),
     ),
+    "an operator of torch's": ("", aten.add, ("_qualified_op_name",)),
+    "a process group": ("", ProcessGroup, ("_get_backend", "_get_sequence_number_for_group")),
     "a nested tensor": (
         NESTED,
         SimpleNamespace(**vars(JaggedTensor), **getattr(JaggedTensor, "__annotations__", {})),

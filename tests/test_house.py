@@ -54,7 +54,8 @@ ROOMS: dict[str, set[str]] = {
     "runtime": {"codegen", "schedule", "loops", "native"},
     "capture": {"graph", "loops", "native"},
     # The top of the house, from what one compilation leaves behind to what users call.
-    "built": {"codegen", "graph", "loops", "native", "runtime", "schedule"},
+    "lockstep": {"graph", "loops"},
+    "built": {"codegen", "graph", "lockstep", "loops", "native", "runtime", "schedule"},
     "compilation": {"graph", "loops", "runtime", "schedule"},
     "explain": {
         "codegen",
@@ -68,7 +69,16 @@ ROOMS: dict[str, set[str]] = {
     },
     "stance": {"native"},
     "torch_controls": {"stance"},
-    "gradients": {"built", "capture", "compilation", "failures", "graph", "loops", "runtime"},
+    "gradients": {
+        "built",
+        "capture",
+        "compilation",
+        "failures",
+        "graph",
+        "lockstep",
+        "loops",
+        "runtime",
+    },
     "pipeline": {
         "built",
         "capture",
@@ -116,6 +126,7 @@ ROOMS: dict[str, set[str]] = {
         "hot_sizes",
         "kept",
         "ladder",
+        "lockstep",
         "native",
         "pipeline",
         "rules",

@@ -40,6 +40,7 @@ from ingot.capture.values.functions import FunctionValue
 from ingot.capture.values.modes import refuse_inside
 from ingot.capture.values.tensor_hooks import refuse_changed
 from ingot.capture.values.torch_functions import CompilingAnswer
+from ingot.capture.works import wait_for_dropped
 from ingot.errors import (
     EagerRaises,
     Evidence,
@@ -355,6 +356,7 @@ def _finish(
     session: Session, results: Results, recipe: Recipe, end: Unsupported | None
 ) -> Captured:
     results.check_dropped()
+    wait_for_dropped(session, results.has)
     recorder: GraphRecorder = session.graph
     refuse_inside(session, recorder.modes.entered_at)
     default_devices.refuse_inside(session)

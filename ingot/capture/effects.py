@@ -48,6 +48,7 @@ class Operation(NamedTuple):
     function: Callable[..., Any]
     args: tuple[Value, ...]
     is_seen: bool = False  # whether others than the program can see it
+    is_warning: bool = False
 
 
 class Change(Protocol):
@@ -471,10 +472,12 @@ class Effects:
         self._close_segment()
         return self._log
 
-    @property
-    def are_seen(self) -> bool:
+    def are_seen(self, but_for_warnings: bool = False) -> bool:
         """Whether others can see something that is to be done."""
-        return any(operation.is_seen for operation in self._log)
+        for operation in self._log:
+            if operation.is_seen and not (but_for_warnings and operation.is_warning):
+                return True
+        return False
 
     def values(self) -> Iterator[Value]:
         """What was written to outside objects, and the values of those that were changed."""

@@ -45,6 +45,7 @@ from ingot.graph.memory_budget import BUDGET
 from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import Results
 from ingot.graph.wrappers import is_wrapper_class, without_wrappers
+from ingot.loops.side_effects import communicates
 from ingot.places import Place
 from ingot.reasons import SKIP
 from ingot.sequences import map_leaves
@@ -127,7 +128,7 @@ class GraphRecorder:
         writes = writes or bool(kwargs) and is_to_write(kwargs)
         if self.context.effects > effects:
             if target not in python_random.OPS:
-                self._act(session, about.name, result)
+                self._act(session, target, about.name, result)
         elif not writes:
             if not is_believable(about.name, result, lambda: bool(tensors_in((fakes, named)))):
                 raise unbelievable(op, about.name, result, session.where)
@@ -223,9 +224,10 @@ class GraphRecorder:
             )
         return result_value(session, result, None)
 
-    def _act(self, session: Session, name: str, result: Any) -> None:
+    def _act(self, session: Session, target: Any, name: str, result: Any) -> None:
         """Before an operation is recorded that may do something beside its results: it does so
-        where the program would have it done."""
+        where the program would have it done. Nobody can tell whether a rank warns first, or
+        communicates."""
         if not is_of_tensors(result):
             raise session.unsupported(
                 "effectful-op", f"{name} gives what is no tensor, which depends on what it does"
@@ -235,7 +237,7 @@ class GraphRecorder:
                 "effectful-op",
                 f"{name} may have an effect, and raise an error that the function handles",
             )
-        if session.effects.are_seen:
+        if session.effects.are_seen(but_for_warnings=communicates(target)):
             raise session.unsupported(
                 "effectful-op",
                 f"{name} may have an effect, behind what is printed, warned of or logged",

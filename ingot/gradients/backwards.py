@@ -24,6 +24,7 @@ from ingot.graph.module_hooks import tells_none
 from ingot.graph.partition import Partition, gradient_inputs_of, partial_backward, saved_for
 from ingot.graph.shape_context import ShapeContext
 from ingot.graph.shape_guards import ShapeGuard
+from ingot.lockstep import announce, calls_of
 from ingot.loops.expr import Symbol
 from ingot.loops.side_effects import has_effect
 from ingot.loops.training_contract import TrainingContract
@@ -302,4 +303,5 @@ class Backwards:
         for native in natives:
             native.lays_out = lazy_keys()  # a hook may have replaced what was saved
         compilation.skipped = None
+        announce(calls_of(aten))
         return built.run.consume

@@ -86,6 +86,12 @@ def acts_alone(op: OpOverload) -> bool:
     return known or not gives
 
 
+def communicates(target: Any) -> bool:
+    """Whether a target is an operator of process groups."""
+    packet = getattr(target, "overloadpacket", target)
+    return "c10d" in getattr(packet, "_qualified_op_name", "").partition("::")[0]
+
+
 @cache
 def _draws(op: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in op.tags

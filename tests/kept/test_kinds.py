@@ -297,6 +297,7 @@ RISKS = {
     "leaves_traces": "kept",
     "fails_first": "kept",
     "is_replayed": "refused",
+    "collectives": "refused",  # as effects are
 }
 """What becomes of each risk of a program."""
 

@@ -334,6 +334,7 @@ def warn(session: Session, args: Arguments, kwargs: Keywords) -> Value:
             ConstantValue(frame.line),
             ConstantValue(frame.function.namespace),
         ),
+        is_warning=True,
     )
     session.effects.defer(operation)
     return NONE

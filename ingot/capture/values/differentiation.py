@@ -107,13 +107,14 @@ def _backward(
             refuse_watched_object(session, value)
         leaves = [*plain, *objects.values()]
     else:
-        leaves = _tensors(session, inputs)
-        if not all(leaf.fake.is_leaf for leaf in leaves):
+        tensors = _tensors(session, inputs)
+        if not all(leaf.fake.is_leaf for leaf in tensors):
             raise session.unsupported(
                 "inner-gradients", "backward() into tensors that are the results of operations"
             )
         _refuse_reentrant(session, heads)
-        _refuse_unseen(session, heads, leaves)
+        _refuse_unseen(session, heads, tensors)
+        leaves = [*tensors]
     if not leaves:
         raise session.unsupported("inner-gradients", "backward() that reaches no tensor")
     pack = session.tuple_of_values

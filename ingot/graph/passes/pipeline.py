@@ -31,6 +31,7 @@ from ingot.graph.passes.scores import (
 from ingot.graph.passes.steps import join_steps
 from ingot.graph.passes.sums import sum_pieces, write_into_sums
 from ingot.graph.passes.verify import verify
+from ingot.graph.passes.waits import read_what_was_waited_for, wait_late
 from ingot.graph.passes.windows import (
     see_through_joins,
     see_through_splits,
@@ -44,6 +45,7 @@ Passes = tuple[tuple[str, Pass], ...]
 
 # These change no value that is left.
 SIMPLIFICATIONS: Passes = (
+    ("read what was waited for", read_what_was_waited_for),
     ("see through writes", see_through_writes),
     ("see through splits", see_through_splits),
     ("remove dead code", remove_dead_code),
@@ -68,6 +70,7 @@ _RECOGNITION: Passes = (
     ("remove what became dead", remove_dead_code),
 )
 _ENDING: Passes = (
+    ("wait late", wait_late),
     ("give outputs memory of their own", own_outputs),
     ("verify", verify),
 )
