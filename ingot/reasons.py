@@ -147,7 +147,6 @@ FAMILIES: dict[str, Family] = {
     "wrong-arguments": Family(),
     # -- tensors, modules, arrays
     "tensor-subclass": Family("pass a plain tensor"),
-    "distributed-tensor": Family("call it outside the compiled function"),
     "tensor-layout": Family("convert the tensor before the call"),
     "tensor-kind": Family(),
     "tensor-object": Family("call it outside the compiled function"),

@@ -106,7 +106,7 @@ def refuse_random(args: Iterable[Any]) -> None:
     changes for each rank."""
     for arg in args:
         if is_dtensor_class(type(arg)) and arg.device_mesh.device_type != "cpu":
-            raise unsupported("distributed-tensor", "random numbers of a DTensor on a GPU")
+            raise unsupported("tensor-object", "random numbers of a DTensor on a GPU")
 
 
 # -- gradients -------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def placements_like(placements: tuple[Any, ...], others: tuple[Any, ...]) -> tup
 def redistributed(gradient: Any, mesh: Any, placements: tuple[Any, ...]) -> Any:
     """A gradient with these placements."""
     if gradient.device_mesh is not mesh and gradient.device_mesh != mesh:
-        raise unsupported("distributed-tensor", "a gradient is on another mesh than its DTensor")
+        raise unsupported("tensor-subclass", "a gradient is on another mesh than its DTensor")
     if gradient.placements == placements:
         return gradient
     owner = sys.modules[f"{_PACKAGE}._redistribute"]

@@ -56,7 +56,7 @@ class MeshValue(ConstantValue):
 
     def get_attribute(self, session: Session, name: str) -> Value:
         if name not in _KNOWN_OF_MESHES:
-            raise session.unsupported("distributed-tensor", f"DeviceMesh.{name}")
+            raise session.unsupported("tensor-object", f"DeviceMesh.{name}")
         return super().get_attribute(session, name)
 
 
@@ -123,7 +123,7 @@ class DTensorObject(WrapperObject):
         if name == "placements":
             return self._placements(session)
         if name in ("_spec", "_local_tensor"):
-            raise session.unsupported("distributed-tensor", f"DTensor.{name}, which is private")
+            raise session.unsupported("tensor-object", f"DTensor.{name}, which is private")
         return super().get_attribute(session, name)
 
     def content_attribute(self, session: Session, name: str) -> Value:
@@ -239,7 +239,7 @@ def _operation(module: str, name: str, refusal: Refusal | None = None) -> None:
     @means(f"{module}.{name}")
     def rule(session: Session, *args: Value, **kwargs: Value) -> Value:
         if refusal is not None and (why := refusal(session, args, kwargs)):
-            raise session.unsupported("distributed-tensor", why)
+            raise session.unsupported("tensor-object", why)
         function = operator.attrgetter(name)(sys.modules[module])
         return _call(session, function, args, kwargs)
 
