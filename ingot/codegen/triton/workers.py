@@ -72,7 +72,7 @@ class Workers:
             child = subprocess.Popen(
                 command, stdin=pipe, stdout=pipe, stderr=nothing, env=environment
             )
-        except OSError:  # no more processes, or no memory
+        except Exception:  # no more processes, no memory, or a sandbox that forbids them
             return None
         self._children.append(child)
         return child

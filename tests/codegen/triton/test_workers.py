@@ -124,9 +124,10 @@ def test_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert how_many(500) == 0
 
 
-def test_no_more_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OSError("none left"), RuntimeError("not allowed")], ids=str)
+def test_no_more_processes(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def refused(*_: object, **__: object) -> None:
-        raise OSError("none left")
+        raise error
 
     monkeypatch.setattr(workers, "subprocess", SimpleNamespace(Popen=refused, PIPE=0, DEVNULL=0))
     with Workers(2) as translated:
