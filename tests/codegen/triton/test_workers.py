@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import count
 from types import SimpleNamespace
 
 import pytest
@@ -38,13 +39,11 @@ def written() -> TritonKernel:
     return kernel
 
 
-def without_file(assembly: str) -> list[str]:
-    """Lines of PTX, but for the name of the file that its lines are of, which has a number."""
-    return [line for line in assembly.splitlines() if "ingot kernel" not in line]
-
-
 @pytest.mark.parametrize("target", [("cuda", 90, 32), ("hip", "gfx942", 64)], ids=str)
-def test_workers_make_what_this_process_makes(target: tuple[str, int | str, int]) -> None:
+def test_workers_make_what_this_process_makes(
+    target: tuple[str, int | str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(translation, "_files", count())  # as in a worker, which begins with 0
     asked = text()._replace(target=target)
     if target[0] == "hip":
         options = dict(asked.options)
@@ -53,9 +52,7 @@ def test_workers_make_what_this_process_makes(target: tuple[str, int | str, int]
     here = translate(asked)
     with Workers(1) as translated:
         there = translated(asked)
-    assert there.image and len(there.image) == len(here.image)
-    assert without_file(there.assembly) == without_file(here.assembly)
-    assert there[2:] == here[2:]
+    assert there.image and there == here
 
 
 def test_a_worker_has_no_torch() -> None:
