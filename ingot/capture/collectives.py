@@ -242,8 +242,6 @@ def reduce(
 ) -> Any:
     group = _group_of(group, tensor)
     peer, reduction = _rank_of(group, dst, group_dst), _name_of(op, tensor)
-    if tensor.is_complex():
-        leave(_WRONG)
     return _call("reduce", [], [tensor], group, async_op, peer, reduction)
 
 

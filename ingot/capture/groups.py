@@ -44,14 +44,6 @@ for _name in ("rank", "size", "name", "group_name"):
     _state_fact(_name)
 
 
-@means("torch.distributed.device_mesh.DeviceMesh.__getitem__")
-def _part_of_mesh(session: Session, mesh: Value, names: Value) -> Value:
-    """Part of a mesh, of some of its dimensions: it never changes, as the mesh does not."""
-    assert isinstance(mesh, ObjectValue)
-    session.guard(mesh.source, Kind.IDENTITY, mesh.object)
-    return session.builtin(session.python_of(lambda known: mesh.object[known], [names], {}))
-
-
 def position(group: Any, rank: int) -> int:
     """The rank within a group of one among all; -1 for one that is not of it."""
     return rank

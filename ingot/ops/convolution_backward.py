@@ -74,7 +74,7 @@ def convolution_backward(
     conv = Convolution(x, weight, None, *settings)
     of_images, of_weight, of_bias = lw.with_users(outs)
     if not lw.target.contracts:
-        return _on_gpu(lw, (of_images, of_weight, of_bias), grad, *args)
+        return _for_gpu(lw, (of_images, of_weight, of_bias), grad, *args)
     constant = all(
         size.constant for sizes in (grad.sizes[1:], x.sizes[1:], weight.sizes) for size in sizes
     )
@@ -106,7 +106,7 @@ def convolution_backward(
     return tuple(results)
 
 
-def _on_gpu(
+def _for_gpu(
     lw: Lowering, outs: Sequence[Spec | None], grad: LoopTensor, *args: Any
 ) -> tuple[LoopTensor | None, ...]:
     """The gradients of channels-last images: those of a depthwise convolution's images are loops,
@@ -394,7 +394,7 @@ def separate_gradients(grad: Tensor, x: Tensor, weight: Tensor, *settings: Any) 
 _tried_out = gradients_of("input", "weight", "bias_sizes")
 
 
-def on_gpus(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
+def gradients_on_gpus(op: OpOverload, args: Args, kwargs: Kwargs) -> Any:
     """The rule of GPUs, which runs no convolution on the CPU: gradients of images and of their
     weight lie channels-last if one of these does."""
     grad, x, weight, *_, (of_images, of_weight, of_bias) = args
@@ -415,7 +415,7 @@ OPS = (
         aten.convolution_backward.default,
         decompose=separate_gradients,
         meta=_tried_out,
-        gpu_meta=on_gpus,
+        gpu_meta=gradients_on_gpus,
         lower=convolution_backward,
     ),
 )

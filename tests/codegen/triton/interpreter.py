@@ -181,33 +181,33 @@ def planned_beside(
 ) -> Plan:
     """The GPU's plan of a function whose arguments of rank 0 are on the CPU, the others on a GPU
     that need not be there; its graph went through the passes."""
-    graph = fx.Graph()
-    graph.output(
-        graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args))))
-    )
     context = FakeContext()
     fakes = [context.fake(a) for a in args]
     fakes = [
         FakeTensor(f.meta, torch.device("cuda:0")) if a.dim() else f for f, a in zip(fakes, args)
     ]
-    aten = trace(fx.GraphModule(torch.nn.Module(), graph), fakes, context)
+    aten = trace(_module_of(fn, len(args)), fakes, context)
     run_passes(aten, passes)
     loops = lower(aten, supported, target=target)
     verify(loops)
     return schedule(loops, target=target)
 
 
+def _module_of(fn: Callable[..., Any], arguments: int) -> fx.GraphModule:
+    """A graph of one call."""
+    graph = fx.Graph()
+    placeholders = tuple(graph.placeholder(f"x{k}") for k in range(arguments))
+    graph.output(graph.call_function(fn, placeholders))
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
 def planned_training(fn: Callable[..., Any], *args: torch.Tensor) -> tuple[Partition, Plan, Plan]:
     """The GPU's plans of the forward and the backward of a function whose arguments are on a GPU
     that need not be there, and what the one keeps for the other. It is traced on the CPU."""
-    graph = fx.Graph()
-    graph.output(
-        graph.call_function(fn, tuple(graph.placeholder(f"x{k}") for k in range(len(args))))
-    )
     context = FakeContext()
     with context:
         fakes = [context.fake(a) for a in args]
-    module = fx.GraphModule(torch.nn.Module(), graph)
+    module = _module_of(fn, len(args))
     parts = partition(trace_joint(module, fakes, context, _simplified_on_gpu))
     plans = []
     for aten in (parts.forward, parts.backward):
