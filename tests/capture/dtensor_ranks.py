@@ -239,8 +239,9 @@ def difference(one: Any, other: Any, by_placement: bool = True) -> str:
         if isinstance(a, DTensor) is not isinstance(b, DTensor):
             return f"{type(a).__name__} for {type(b).__name__}"
         if isinstance(a, DTensor):
-            if not by_placement:
-                a = a.redistribute(placements=b.placements)
+            if not by_placement:  # how a sum is spread over ranks while it is pending is free
+                whole = [Replicate()] * MESH.ndim
+                a, b = a.redistribute(placements=whole), b.redistribute(placements=whole)
             if a.placements != b.placements or a.device_mesh != b.device_mesh:
                 return f"{a.placements} for {b.placements}"
             if a.shape != b.shape or a.stride() != b.stride():
@@ -254,12 +255,21 @@ def difference(one: Any, other: Any, by_placement: bool = True) -> str:
     return ""
 
 
+def local_of(tensor: Tensor) -> Tensor:
+    """What a loss may take of a tensor. `to_local` of a sum that is pending wants the same gradient
+    on each rank, which a loss of its parts does not have."""
+    if not isinstance(tensor, DTensor):
+        return tensor
+    if any(placement.is_partial() for placement in tensor.placements):
+        return tensor.full_tensor()
+    return tensor.to_local()
+
+
 def gradients_of(result: Any, inputs: list[Tensor]) -> list[Tensor]:
     total: Any = 0
     for one in tensors_of(result):
         if one.requires_grad:
-            local = one.to_local() if isinstance(one, DTensor) else one
-            total = total + (local * local).sum()
+            total = total + local_of(one).square().sum()
     if not isinstance(total, Tensor):
         return []
     total.backward()
