@@ -160,6 +160,7 @@ LEFT_OUT = {
     "python -m tests.gpu.test_random_programs COUNT FIRST SECONDS": GPU,
     "python -m benchmarks": MINUTES,
     "python -m benchmarks --only NAMES": MINUTES,
+    "python -m benchmarks.company": MINUTES,
     "python -m benchmarks.micro": MINUTES,
     "python -m benchmarks.cpu_page": MINUTES,
     "python -m benchmarks.cpp_kernels": MINUTES,

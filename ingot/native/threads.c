@@ -1,5 +1,9 @@
 #include "threads.h"
 
+#include <time.h>
+
+#include "company.h"
+
 #ifndef _WIN32
 #include <dlfcn.h>
 #include <pthread.h>
@@ -24,20 +28,44 @@ static struct {
 
 static int usable;
 
+/* Of each thread that launches kernels. */
+#ifdef _MSC_VER
+static __declspec(thread) IngotCompany company;
+#else
+static _Thread_local IngotCompany company;
+#endif
+
+static int64_t nanoseconds_now(void) {
+    struct timespec now;
+#ifdef CLOCK_MONOTONIC
+    clock_gettime(CLOCK_MONOTONIC, &now);
+#else
+    timespec_get(&now, TIME_UTC);
+#endif
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 /* The threads of libgomp do not survive a fork, and it would wait for them for ever. */
 static void after_fork_in_child(void) { usable = 0; }
 
-int ingot_threads_wanted(int64_t extent, int64_t unit, double nanoseconds) {
+static int threads_of(const IngotCompany *company, int64_t extent, int64_t unit,
+                      double nanoseconds) {
     if (nanoseconds < 2 * GRAIN_NANOSECONDS || extent <= unit || !usable)
         return 1;
     double wanted = nanoseconds / GRAIN_NANOSECONDS;
     int64_t shares = (extent + unit - 1) / unit;
     int most = openmp.inside_parallel() ? 1 : openmp.torch_threads();
+    if (most > 1 && company->fewer > 0)
+        most = ingot_company_threads(company, most, nanoseconds_now());
     if (wanted < most)
         most = (int)wanted;
     if (shares < most)
         most = (int)shares;
     return most < 1 ? 1 : most;
+}
+
+int ingot_threads_wanted(int64_t extent, int64_t unit, double nanoseconds) {
+    return threads_of(&company, extent, unit, nanoseconds);
 }
 
 /* What a kernel keeps in its scratch from one call to the next begins with a word that is 0 where
@@ -67,6 +95,14 @@ static int32_t run_range(const IngotLaunch *launch, int64_t begin, int64_t end, 
     return 0;
 }
 
+static void piece_done(IngotWatch *watch) {
+    int64_t now = nanoseconds_now(), took = now - watch->last;
+    watch->last = now;
+    watch->pieces++;
+    if (took > watch->longest)
+        watch->longest = took;
+}
+
 /* A thread takes its share, whole units, as even as they come, in pieces; then pieces of others'
    that are not begun: processors are not equally fast at all times. */
 static void run_shares(void *data) {
@@ -74,6 +110,7 @@ static void run_shares(void *data) {
     int64_t number = openmp.thread_number(), team = openmp.team_size(), unit = launch->unit;
     int64_t units = (launch->extent + unit - 1) / unit;
     char *scratch = launch->scratch + (size_t)number * launch->scratch_stride;
+    IngotWatch *watch = number == 0 ? &launch->watch : NULL;
     forget(launch, scratch);
     for (int64_t k = 0; k < team; k++) {
         int64_t share = (number + k) % team;
@@ -90,6 +127,8 @@ static void run_shares(void *data) {
                 __atomic_store_n(&launch->status, status, __ATOMIC_RELAXED);
                 return;
             }
+            if (watch != NULL)
+                piece_done(watch);
         }
     }
 }
@@ -112,7 +151,14 @@ int32_t ingot_launch(IngotLaunch *launch, int threads) {
     launch->piece = (share + pieces - 1) / pieces;
     launch->taken = taken;
     launch->status = 0;
+    int64_t begun = nanoseconds_now();
+    launch->watch = (IngotWatch){.last = begun};
     openmp.parallel(run_shares, launch, (unsigned)threads, 0);
+    const IngotWatch *watch = &launch->watch;
+    int64_t now = nanoseconds_now();
+    int64_t lost =
+        ingot_company_lost(watch->pieces, watch->last - begun, watch->longest, now - watch->last);
+    ingot_company_observe(&company, threads, openmp.torch_threads(), now, now - begun, lost);
     return launch->status;
 }
 
@@ -121,12 +167,53 @@ static PyObject *threads_wanted(PyObject *Py_UNUSED(module), PyObject *args) {
     double nanoseconds;
     if (!PyArg_ParseTuple(args, "LLd", &extent, &unit, &nanoseconds))
         return NULL;
-    return PyLong_FromLong(ingot_threads_wanted(extent, unit, nanoseconds));
+    static const IngotCompany alone;
+    return PyLong_FromLong(threads_of(&alone, extent, unit, nanoseconds));
+}
+
+static PyObject *threads_in_company(PyObject *Py_UNUSED(module), PyObject *args) {
+    int most;
+    PyObject *launches;
+    if (!PyArg_ParseTuple(args, "iO!", &most, &PyList_Type, &launches))
+        return NULL;
+    IngotCompany seen = {0};
+    PyObject *result = PyList_New(PyList_GET_SIZE(launches));
+    for (Py_ssize_t i = 0; result != NULL && i < PyList_GET_SIZE(launches); i++) {
+        long long now, spent, lost;
+        PyObject *number = NULL;
+        if (PyArg_ParseTuple(PyList_GET_ITEM(launches, i), "LLL", &now, &spent, &lost)) {
+            int threads = ingot_company_threads(&seen, most, now);
+            if (threads > 1)
+                ingot_company_observe(&seen, threads, most, now + spent, spent, lost);
+            number = PyLong_FromLong(threads);
+        }
+        if (number == NULL)
+            Py_CLEAR(result);
+        else
+            PyList_SET_ITEM(result, i, number);
+    }
+    return result;
+}
+
+static PyObject *time_lost(PyObject *Py_UNUSED(module), PyObject *args) {
+    long long pieces, busy, longest, waited;
+    if (!PyArg_ParseTuple(args, "LLLL", &pieces, &busy, &longest, &waited))
+        return NULL;
+    return PyLong_FromLongLong(ingot_company_lost(pieces, busy, longest, waited));
 }
 
 static PyMethodDef methods[] = {
     {"threads_wanted", threads_wanted, METH_VARARGS,
-     "threads_wanted(extent, unit, nanoseconds) -> int: on how many threads a kernel would run."},
+     "threads_wanted(extent, unit, nanoseconds) -> int: on how many threads a kernel would run "
+     "that "
+     "has the processors for itself."},
+    {"_threads_in_company", threads_in_company, METH_VARARGS,
+     "_threads_in_company(most, launches) -> list: how many of `most` threads each launch has, one "
+     "after the other, of (when it begins, how long it takes, what of it is lost), in "
+     "nanoseconds."},
+    {"_time_lost", time_lost, METH_VARARGS,
+     "_time_lost(pieces, busy, longest, waited) -> int: what a launch has lost to other work, in "
+     "nanoseconds."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -10,6 +10,12 @@
 typedef int32_t (*IngotKernel)(void *const *buffers, const int64_t *sizes, int64_t begin,
                                int64_t end, void *scratch);
 
+/* What the launching thread has done of a launch: pieces, the longest of them, and when the last
+   one was done (nanoseconds). */
+typedef struct {
+    int64_t pieces, longest, last;
+} IngotWatch;
+
 /* A launch has parts where one kernel runs over several sets of buffers: `width` buffers and an
    extent for each. Its range is then that of all parts, one after the other, each beginning at a
    multiple of `unit`. */
@@ -26,7 +32,8 @@ typedef struct {
     double nanoseconds;     /* of the whole range, on one core */
     int64_t piece, *taken; /* while it runs: units that a thread takes at a time, and those taken of
                               each share */
-    int32_t status;        /* out: 0, or what one failing share returned */
+    IngotWatch watch;
+    int32_t status; /* out: 0, or what one failing share returned */
 } IngotLaunch;
 
 /* How many threads a range deserves: at most torch.get_num_threads(), one per ten microseconds of
