@@ -343,13 +343,64 @@ def test_other_dtypes_are_left_to_the_library(dtype):
         assert [k.kind for k in ingot.explain(compiled)(*qkv).kernels] == ["extern"]
 
 
-def test_one_query_is_left_to_the_library():
-    sizes = ((2, 3, 1, 16), (2, 3, 77, 16), (2, 3, 77, 16))
-    assert_attention(
-        attention,
-        *(r(*size) for size in sizes),
-        kernels=["_scaled_dot_product_flash_attention_for_cpu"],
-    )
+# (batch, heads, heads of keys, keys, width)
+ONE_QUERY = [(1, 12, 12, 1, 64), (2, 4, 4, 7, 16), (1, 8, 2, 300, 24), (2, 4, 2, 2048, 16)]
+LAID = {
+    "by heads": lambda b, h, n, d: r(b, h, n, d),
+    "by tokens": lambda b, h, n, d: r(b, n, h, d).transpose(1, 2),
+    "of a cache": lambda b, h, n, d: r(b, h, n + 9, d)[:, :, :n],
+}
+OVER_KEYS = {
+    "no mask": lambda b, h, n: None,
+    "for each head": lambda b, h, n: r(b, h, 1, n),
+    "for all": lambda b, h, n: r(1, 1, 1, n),
+    "boolean": lambda b, h, n: torch.rand(b, 1, 1, n) > 0.4,
+    "nothing seen": lambda b, h, n: torch.zeros(b, 1, 1, n, dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("masked", OVER_KEYS)
+@pytest.mark.parametrize("laid", LAID)
+@pytest.mark.parametrize("sizes", ONE_QUERY, ids=str)
+def test_one_query(sizes, laid, masked):
+    """It reads keys and values where they lie, in whatever order."""
+    batch, heads, of_keys, keys, width = sizes
+    k, v = (LAID[laid](batch, of_keys, keys, width) for _ in range(2))
+    mask = OVER_KEYS[masked](batch, heads, keys)
+    report = assert_attention(
+        lambda q, k, v, m: attention(q, k, v, m, enable_gqa=heads != of_keys),
+        r(batch, heads, 1, width), k, v, mask,
+    )  # fmt: skip
+    assert "extern" not in [kernel.kind for kernel in report.kernels]
+    assert report.arena_bytes < 8 * batch * heads * (width + keys + 64)
+
+
+def test_one_query_over_more_and_more_keys():
+    """Of the first number of keys, and of all others."""
+
+    def last(q, keys_and_values):
+        return attention(q, *keys_and_values.chunk(2, -1))
+
+    compiled = ingot.compile(last, fullgraph=True)
+    with torch.no_grad():
+        for keys in (5, 9, 300, 1025, 2, 2048):
+            args = r(2, 4, 1, 16), r(2, 4, keys, 32)
+            assert_call(compiled, last, *args, numbers=AGAINST_FLOAT64)
+        report = ingot.explain(compiled)(*args)
+    assert len(report.graphs) == 2
+    assert "extern" not in [kernel.kind for kernel in report.kernels]
+
+
+def test_repeated_keys_are_read_once_per_head():
+    """As models write it that know no `enable_gqa`."""
+
+    def repeated(q, k, v):
+        k, v = (t[:, :, None].expand(-1, -1, 4, -1, -1).reshape(2, 8, 300, 16) for t in (k, v))
+        return attention(q, k, v)
+
+    report = assert_attention(repeated, r(2, 8, 1, 16), r(2, 2, 300, 16), r(2, 2, 300, 16))
+    assert "extern" not in [kernel.kind for kernel in report.kernels]
+    assert report.arena_bytes < 4 * 2 * 8 * 300 * 16
 
 
 def test_sizes_that_are_not_known_are_left_to_the_library():

@@ -14,10 +14,12 @@
 /* Times are in nanoseconds. */
 typedef struct {
     int fewer;           /* threads less than there are */
+    bool settled;        /* and these do not lose too much */
     bool tries;          /* what is counted now has had more than that */
+    int failed;          /* times that it has lost too much */
     int64_t spent, lost; /* by launches, since it was last decided */
-    int64_t next;        /* when more threads are tried */
-    int64_t pause;       /* and how much later, if that fails; 0 where nothing has been lost yet */
+    int64_t next;        /* when more threads are tried again */
+    int64_t pause;       /* and how long they were not */
 } IngotCompany;
 
 /* How many of `most` threads a launch has that begins now. */

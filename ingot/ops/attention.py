@@ -20,8 +20,10 @@ from ingot.loops.ir import Attention, AttentionBackward, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import LoopTensor, Spec, contiguous, stored
+from ingot.loops.scores import Step, Value
 from ingot.loops.spaces import contiguous_strides
 from ingot.ops.op import op
+from ingot.ops.scored_attention import by_steps
 from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 
@@ -97,6 +99,10 @@ def attention(
     _require(lw, query, key, value, mask)
     if out.strides[3] is not ONE and out.sizes[3] is not ONE:
         raise NotLowered("attention with another layout of the result")
+    if query.sizes[2] is ONE:
+        if logarithms is not None or (causal and key.sizes[2] is not ONE):
+            raise NotLowered("gradients of one query, or one that sees a part of the keys")
+        return _of_one_query(lw, out, query, key, value, mask, scale, zero_rows, replaces), None
     window = _mask(lw, mask, (*query.sizes[:3], key.sizes[2]))
     q, k, v = (_rows(lw, t) for t in (query, key, value))
     result, sums, of_sums = _new(lw, out), None, None
@@ -166,8 +172,51 @@ def _require(
         raise NotLowered("attention of sizes that are not known to be equal")
     if mask is not None and mask.sizes[-1] is ONE and key.sizes[2] is not ONE:
         raise NotLowered("a mask that is the same for all keys")
-    if query.sizes[2] is ONE:
-        raise NotLowered("attention of one query: nothing shares the keys that are loaded")
+
+
+def _of_one_query(
+    lw: Lowering, out: Spec, query: LoopTensor, key: LoopTensor, value: LoopTensor,
+    mask: LoopTensor | None, scale: float, zero_rows: bool, replaces: bool,
+) -> LoopTensor:  # fmt: skip
+    """The contraction of `ingot.ops.scored_attention`: a block of queries would share the keys that
+    it loads; one query has them for itself, and takes many of them in parts, side by side."""
+    batch, heads, _, _ = query.sizes
+    scores = batch, heads, ONE, key.sizes[2]
+    captured = [] if mask is None else [mask]
+    steps: list[Step] = []
+
+    def step(op: OpOverload, *args: Any, sizes: tuple[Expr, ...] = scores) -> Value:
+        steps.append(Step(op, args, {}, sizes, torch.float32))
+        return Value(len(captured) + len(steps))
+
+    score = step(aten.view.default, Value(0), list(scores))
+    score = step(aten.mul.Scalar, score, scale)
+    if mask is not None and replaces:
+        stands = step(aten.eq.Tensor, Value(1), Value(1), sizes=mask.sizes)
+        step(aten.where.self, stands, Value(1), score)
+    elif mask is not None:
+        step(aten.add.Tensor, score, Value(1))
+    rows = batch * heads, ONE, value.sizes[3]
+    wanted = contiguous(rows, out.dtype)._replace(device=out.device), None
+    q, k, v = (_of_heads(lw, t, heads) for t in (query, key, value))
+    result, _ = by_steps(lw, wanted, q, _turned(lw, k), v, captured, steps, zero_rows)
+    return lw.mapped(result, out, lambda index: (index[0] * heads + index[1], *index[2:]))
+
+
+def _of_heads(lw: Lowering, t: LoopTensor, heads: Expr) -> LoopTensor:
+    """(batch and head, row, column): of so many heads, of which some share those of `t`."""
+    spec = contiguous((t.sizes[0] * heads, *t.sizes[2:]), t.dtype)
+    shared = heads // t.sizes[1]
+    return lw.mapped(
+        t, spec, lambda index: (index[0] // heads, index[0] % heads // shared, *index[1:])
+    )
+
+
+def _turned(lw: Lowering, t: LoopTensor) -> LoopTensor:
+    """With rows and columns swapped."""
+    batch, rows, columns = t.sizes
+    spec = contiguous((batch, columns, rows), t.dtype)
+    return lw.mapped(t, spec, lambda index: (index[0], index[2], index[1]))
 
 
 def _new(lw: Lowering, spec: Spec) -> View:

@@ -53,7 +53,15 @@ def scored_attention(
 ) -> tuple[LoopTensor, LoopTensor | None]:  # fmt: skip
     """The contraction, for (batch, row, column) tensors. Raises NotLowered before it is written."""
     _require(lw, query.sizes[2], value.sizes[2])
-    steps = decode(score, sizes)
+    wanted = outs[0], outs[1] if lw.used[1] else None
+    return by_steps(lw, wanted, query, key, value, captured, decode(score, sizes), zero_rows)
+
+
+def by_steps(
+    lw: Lowering, outs: tuple[Spec, Spec | None], query: LoopTensor, key: LoopTensor,
+    value: LoopTensor, captured: Sequence[LoopTensor], steps: Sequence[Step], zero_rows: bool,
+) -> tuple[LoopTensor, LoopTensor | None]:  # fmt: skip
+    """The same for decoded steps, and for the logarithms of sums only if they are wanted."""
     at = _point(query, key, steps)
     body = _weight(lw, steps, [(query, key)], captured, at)
     products = _products(lw, [(query, key)], at, by_keys=False)
@@ -63,15 +71,15 @@ def scored_attention(
     if parts is not None:
         weights = Weights(products, body, True, False)
         return _attention_in_parts(lw, outs, at, parts, column, right, weights, zero_rows)
-    logarithms = of_logarithms = None
-    if lw.used[1]:
-        buffer = lw.new_buffer(outs[1], outs[1].strides)
-        logarithms = Access(buffer, address_of((at.number, at.query), outs[1].strides[:2]))
-        of_logarithms = stored(buffer, outs[1])
+    logarithms, kept, of_logarithms = None, None, outs[1]
+    if of_logarithms is not None:
+        buffer = lw.new_buffer(of_logarithms, of_logarithms.strides)
+        index = address_of((at.number, at.query), of_logarithms.strides[:2])
+        logarithms, kept = Access(buffer, index), stored(buffer, of_logarithms)
     tiles = tiles_of(lw, body, True, at.batch, at.query, at.key)
     weights = Weights(products, body, True, zero_rows, logarithms, tiles)
     rows = at.query, at.key
-    return _contraction(lw, outs[0], at, rows, column, right, weights), of_logarithms
+    return _contraction(lw, outs[0], at, rows, column, right, weights), kept
 
 
 def _parts(lw: Lowering, at: _Point) -> Parts | None:
@@ -81,8 +89,8 @@ def _parts(lw: Lowering, at: _Point) -> Parts | None:
 
 
 def _attention_in_parts(
-    lw: Lowering, outs: tuple[Spec, Spec], at: _Point, parts: Parts, column: Symbol, right: Access,
-    weights: Weights, zero_rows: bool,
+    lw: Lowering, outs: tuple[Spec, Spec | None], at: _Point, parts: Parts, column: Symbol,
+    right: Access, weights: Weights, zero_rows: bool,
 ) -> tuple[LoopTensor, LoopTensor | None]:  # fmt: skip
     """The contraction for each part of the keys, and what they give together."""
     sizes = (product(extents_of(at.batch)), parts.part.extent, at.query.extent)

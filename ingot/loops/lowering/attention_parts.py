@@ -52,7 +52,7 @@ def parts_of(batch: int, queries: int, keys: int, fewest: int = FEWEST_BLOCKS) -
 
 
 def put_together(
-    lw: Lowering, outs: tuple[Spec, Spec], results: LoopTensor, logarithms: LoopTensor,
+    lw: Lowering, outs: tuple[Spec, Spec | None], results: LoopTensor, logarithms: LoopTensor,
     zero_rows: bool,
 ) -> tuple[LoopTensor, LoopTensor | None]:  # fmt: skip
     """The result of (batch, part, row, column) and logarithms of (batch, part, row), and the
@@ -103,7 +103,7 @@ def put_together(
 
     value = lw.computed(whole._replace(device=outs[0].device), result, [sums, total], cost=3)
     of_logarithms = None
-    if lw.used[1]:
+    if outs[1] is not None:
         of_logarithms = lw.computed(outs[1], logarithm, [top, total], cost=4)
     return lw.rounded_to(outs[0], value), of_logarithms
 
