@@ -1,10 +1,12 @@
 """For every test: small tensors lend their memory as large ones do, and the garbage collector walks
 what the test's own module made. An internal error fails the test, though the call runs in eager.
+LLVM generates each text once, however many tests write it.
 INGOT_VERIFY_GUARDS=1 has every guard shortcut compared with the whole walk; INGOT_TEST_CACHE=FOLDER
 has programs kept there, and found by the next run."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
@@ -13,6 +15,8 @@ from collections.abc import Iterator
 import pytest
 
 from ingot import sharing
+from ingot.codegen.llvm import objects
+from ingot.codegen.llvm.target import Target
 from ingot.codegen.store import store_in
 from ingot.kept import varied
 from ingot.native import _native
@@ -52,6 +56,16 @@ def no_internal_error(request: pytest.FixtureRequest) -> Iterator[None]:
         pytest.fail("\n".join(errors.texts), pytrace=False)
 
 
+@pytest.fixture(autouse=True)
+def no_text_is_generated_twice(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third of the machine code would be made of texts that were seen before, and LLVM makes the
+    same of each. The mark `own_objects` is for tests of LLVM itself."""
+    if request.node.get_closest_marker("own_objects") is None:
+        monkeypatch.setattr(objects, "_object_of", _once)
+
+
 @pytest.fixture
 def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """For tests that look at what compiling leaves in this process, which finding a program does
@@ -74,6 +88,23 @@ def nothing_is_remembered(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 def nothing_is_shared() -> None:
     """A test compiles for itself what others have compiled, whatever ran before it."""
     sharing.forget()
+
+
+_made = objects._object_of
+_known: dict[str, tuple[bytes, dict[str, float]]] = {}
+
+
+@functools.wraps(_made)
+def _once(text: str, target: Target, seconds: dict[str, float]) -> bytes:
+    """The object file that was made of the text for the first time, and the seconds that it
+    took."""
+    key = objects._key(text, target)
+    if key not in _known:
+        own: dict[str, float] = {}
+        _known[key] = _made(text, target, own), own
+    image, took = _known[key]
+    seconds.update(took)
+    return image
 
 
 class _Errors(logging.Handler):
