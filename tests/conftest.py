@@ -14,6 +14,9 @@ from collections.abc import Iterator
 
 import pytest
 
+# two workers have twice the threads that there are processors: none is to wait by spinning
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 from ingot import sharing
 from ingot.codegen.llvm import objects
 from ingot.codegen.llvm.target import Target

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -204,10 +205,15 @@ SWEEPS: dict[str, dict[str, int]] = {
 """By file and test, without `tests/` and `test_`: `make test` runs the first of so many cases.
 Chosen by the time that they take (`pytest --durations 0`)."""
 
+PRODUCTS: dict[str, tuple[str, ...]] = {}
+"""By file, tests of several parameters: `make test` runs as many cases as it takes for each value
+of each parameter to be there once. Chosen likewise."""
+
 
 def leave_sweeps(items: Iterable[pytest.Item]) -> None:
     """Marks most cases of the sweeps among collected tests as long."""
     seen: Counter[tuple[str, str]] = Counter()
+    products: dict[tuple[str, str], list[pytest.Function]] = {}
     for item in items:
         if not isinstance(item, pytest.Function) or item.get_closest_marker("long") is not None:
             continue
@@ -217,3 +223,35 @@ def leave_sweeps(items: Iterable[pytest.Item]) -> None:
         if seen[file, name] % every:
             item.add_marker(long)
         seen[file, name] += 1
+        if name in PRODUCTS.get(file, ()):
+            products.setdefault((file, name), []).append(item)
+    for cases in products.values():
+        _leave_product(cases)
+
+
+def _leave_product(cases: list[pytest.Function]) -> None:
+    """Marks the cases as long of which each value is in another. A case of values that are all new
+    is taken before one that has some of them, so that there are as many as a parameter has
+    values."""
+    values = [_values(case) for case in cases]
+    seen: set[Any] = set()
+    left = set(range(len(cases)))
+    for least in range(len(values[0]), 0, -1):
+        for k in sorted(left):
+            if len(values[k] - seen) >= least:
+                seen |= values[k]
+                left.remove(k)
+    for k in left:
+        cases[k].add_marker(long)
+
+
+def _values(case: pytest.Function) -> frozenset[Any]:
+    """The values of a case: those that a mark gives together are one. The cases of a product have
+    the same objects."""
+    given, result = dict(case.callspec.params), set()
+    for number, mark in enumerate(case.iter_markers("parametrize")):
+        names = mark.args[0] if mark.args else mark.kwargs["argnames"]
+        if isinstance(names, str):
+            names = [name.strip() for name in names.split(",")]
+        result.add((number, *(id(given.pop(name, None)) for name in names)))
+    return frozenset(result) | {(name, id(value)) for name, value in given.items()}
