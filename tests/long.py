@@ -4,7 +4,8 @@ cases of the sweeps that take longest. `pytest -m ""` runs all."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -205,9 +206,50 @@ SWEEPS: dict[str, dict[str, int]] = {
 """By file and test, without `tests/` and `test_`: `make test` runs the first of so many cases.
 Chosen by the time that they take (`pytest --durations 0`)."""
 
-PRODUCTS: dict[str, tuple[str, ...]] = {}
+PRODUCTS: dict[str, tuple[str, ...]] = {
+    "benchmarks/test_suites": ("a_row_has_figures",),
+    "capture/test_argument_names": ("names",),
+    "capture/test_array_counts": ("sets",),
+    "capture/test_asked_keys": ("a_dict_that_says_how_to_iterate_is_read_by_its_methods",),
+    "capture/test_chosen": ("one_graph",),
+    "capture/test_found_by_random_programs": (
+        "a_tensor_beside_a_number_of_a_subclass",
+        "the_hint_of_a_length_is_asked_where_there_is_no_length",
+        "the_text_of_a_container_that_says_what_it_holds",
+        "torch_asks_a_number_of_a_subclass",
+    ),
+    "capture/test_local_classes": ("one_graph",),
+    "capture/test_module_copies": ("eagers_meaning", "one_graph"),
+    "capture/test_nested_tensors": ("made_of_a_list",),
+    "capture/test_numbers": ("floats_that_a_type_cannot_hold",),
+    "capture/test_overriding": ("questions",),
+    "capture/test_process_modes": ("gradients_of_attention_by_a_backend",),
+    "capture/test_random_numbers": ("eagers_numbers_in_any_number_of_graphs", "one_graph"),
+    "capture/test_rearranging": ("patterns",),
+    "capture/test_receivers": ("what_receivers_write_is_read",),
+    "capture/test_tensor_types": ("checks_of_data",),
+    "codegen/cpp/test_text": ("sums_are_spread_over_vectors",),
+    "codegen/test_contraction": ("epilogues",),
+    "codegen/test_half": ("every_half",),
+    "codegen/test_kernels": ("descending_loads",),
+    "codegen/test_scored_attention": ("few_queries", "gradients_of_what_scores_read", "one_kernel"),
+    "explain/test_stage_texts": ("a_forward_runs_as_python",),
+    "test_attention": ("masks_of_a_layer_are_no_break", "masks_of_encoders"),
+    "test_backend_graphs": ("programs",),
+    "test_compiled_backward_functions": ("several_results",),
+    "test_contractions": ("factors_by_which_nan_and_infinity_count_or_not", "scaled_products"),
+    "test_control_flow": ("scans_along_other_dimensions",),
+    "test_effectful_ops": (
+        "calls_and_their_order_are_eagers",
+        "divisions_by_zero_keep_their_place_among_effects",
+    ),
+    "test_found_op_calls": ("arange_of_broken_numbers",),
+    "test_found_programs": ("found",),
+    "test_func_transforms": ("a_tensor_that_leaves_its_transform",),
+}
 """By file, tests of several parameters: `make test` runs as many cases as it takes for each value
-of each parameter to be there once. Chosen likewise."""
+of each parameter to be there, and of three parameters and more for each pair of values. Chosen
+likewise."""
 
 
 def leave_sweeps(items: Iterable[pytest.Item]) -> None:
@@ -226,32 +268,30 @@ def leave_sweeps(items: Iterable[pytest.Item]) -> None:
         if name in PRODUCTS.get(file, ()):
             products.setdefault((file, name), []).append(item)
     for cases in products.values():
-        _leave_product(cases)
+        for k in needless([set(_parts(case)) for case in cases]):
+            cases[k].add_marker(long)
 
 
-def _leave_product(cases: list[pytest.Function]) -> None:
-    """Marks the cases as long of which each value is in another. A case of values that are all new
-    is taken before one that has some of them, so that there are as many as a parameter has
-    values."""
-    values = [_values(case) for case in cases]
-    seen: set[Any] = set()
-    left = set(range(len(cases)))
-    for least in range(len(values[0]), 0, -1):
-        for k in sorted(left):
-            if len(values[k] - seen) >= least:
-                seen |= values[k]
-                left.remove(k)
-    for k in left:
-        cases[k].add_marker(long)
+def needless(cases: Sequence[set[Any]]) -> list[int]:
+    """The numbers of the cases that have nothing which is in none before. One of which all is new
+    comes before one of which some is, so that of two parameters as many cases are needed as the
+    longer one has values."""
+    left, seen = dict(enumerate(cases)), set[Any]()
+    for least in range(max(map(len, cases)), 0, -1):
+        for k in list(left):
+            if len(left[k] - seen) >= least:
+                seen |= left.pop(k)
+    return list(left)
 
 
-def _values(case: pytest.Function) -> frozenset[Any]:
-    """The values of a case: those that a mark gives together are one. The cases of a product have
-    the same objects."""
-    given, result = dict(case.callspec.params), set()
+def _parts(case: pytest.Function) -> Iterator[Any]:
+    """The values of a case, or pairs of three and more: those that one mark gives together are one
+    value. The cases of a product have the same objects."""
+    given, values = dict(case.callspec.params), []
     for number, mark in enumerate(case.iter_markers("parametrize")):
         names = mark.args[0] if mark.args else mark.kwargs["argnames"]
         if isinstance(names, str):
             names = [name.strip() for name in names.split(",")]
-        result.add((number, *(id(given.pop(name, None)) for name in names)))
-    return frozenset(result) | {(name, id(value)) for name, value in given.items()}
+        values.append((number, *(id(given.pop(name, None)) for name in names)))
+    values += [(name, id(value)) for name, value in given.items()]
+    return combinations(values, 2 if len(values) > 2 else 1)
