@@ -120,6 +120,14 @@ class _Errors(logging.Handler):
             self.texts.append(logging.Formatter().format(record))
 
 
+def pytest_sessionstart() -> None:
+    gc.disable()  # of what is collected for the tests nothing is garbage
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     leave_sweeps(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
