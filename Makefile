@@ -25,11 +25,14 @@ RUN := $(VENV)/bin/python
 STAMP := $(VENV)/ingot-installed
 BUILT_FROM := $(wildcard ingot/native/*.c ingot/native/*.h)
 
-.PHONY: demo test test-matrix test-long lint bench sanitize test-gpu bench-gpu sanitize-gpu
-.PHONY: wheels check-wheels
+.PHONY: demo test test-matrix test-long lint types house bench sanitize test-gpu bench-gpu
+.PHONY: sanitize-gpu wheels check-wheels
 
 demo: $(STAMP)
 	$(RUN) -m examples.demo
+
+# Each of the processes would compile the tests and what was changed of Ingot, where it may write no bytecode.
+test test-long: export PYTHONDONTWRITEBYTECODE =
 
 test: lint
 	$(RUN) -m pytest -n $(JOBS) --ignore tests/test_house.py  # lint has run it
@@ -56,7 +59,13 @@ lint: $(STAMP)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format -q --check .
 	$(VENV)/bin/clang-format --dry-run -Werror $(wildcard ingot/native/*.[ch] ingot/artifacts/*.h tests/artifacts/*.c)
+	$(MAKE) --no-print-directory --output-sync -j $(JOBS) types house
+
+# Each takes half a minute of one processor.
+types: $(STAMP)
 	$(RUN) -m mypy
+
+house: $(STAMP)
 	$(RUN) -m pytest tests/test_house.py
 
 # Python takes each object from malloc, so that the sanitizer sees every one of them end.

@@ -1,10 +1,12 @@
 """For every test: small tensors lend their memory as large ones do, and the garbage collector walks
 what the test's own module made. An internal error fails the test, though the call runs in eager.
+LLVM generates each text once, however many tests write it.
 INGOT_VERIFY_GUARDS=1 has every guard shortcut compared with the whole walk; INGOT_TEST_CACHE=FOLDER
 has programs kept there, and found by the next run."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
@@ -12,7 +14,12 @@ from collections.abc import Iterator
 
 import pytest
 
+# two workers have twice the threads that there are processors: none is to wait by spinning
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 from ingot import sharing
+from ingot.codegen.llvm import objects
+from ingot.codegen.llvm.target import Target
 from ingot.codegen.store import store_in
 from ingot.kept import varied
 from ingot.native import _native
@@ -52,6 +59,16 @@ def no_internal_error(request: pytest.FixtureRequest) -> Iterator[None]:
         pytest.fail("\n".join(errors.texts), pytrace=False)
 
 
+@pytest.fixture(autouse=True)
+def no_text_is_generated_twice(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third of the machine code would be made of texts that were seen before, and LLVM makes the
+    same of each. The mark `own_objects` is for tests of LLVM itself."""
+    if request.node.get_closest_marker("own_objects") is None:
+        monkeypatch.setattr(objects, "_object_of", _once)
+
+
 @pytest.fixture
 def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """For tests that look at what compiling leaves in this process, which finding a program does
@@ -76,6 +93,23 @@ def nothing_is_shared() -> None:
     sharing.forget()
 
 
+_made = objects._object_of
+_known: dict[str, tuple[bytes, dict[str, float]]] = {}
+
+
+@functools.wraps(_made)
+def _once(text: str, target: Target, seconds: dict[str, float]) -> bytes:
+    """The object file that was made of the text for the first time, and the seconds that it
+    took."""
+    key = objects._key(text, target)
+    if key not in _known:
+        own: dict[str, float] = {}
+        _known[key] = _made(text, target, own), own
+    image, took = _known[key]
+    seconds.update(took)
+    return image
+
+
 class _Errors(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -86,6 +120,14 @@ class _Errors(logging.Handler):
             self.texts.append(logging.Formatter().format(record))
 
 
+def pytest_sessionstart() -> None:
+    gc.disable()  # of what is collected for the tests nothing is garbage
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     leave_sweeps(items)
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()

@@ -4,7 +4,9 @@ cases of the sweeps that take longest. `pytest -m ""` runs all."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -31,12 +33,13 @@ SWEEPS: dict[str, dict[str, int]] = {
     },
     "capture/test_numbers": {"gradients_at_bounds_that_vary": 5},
     "capture/test_numpy_names": {
-        "a_name_means_what_it_means_in_numpy": 3,
-        "a_universal_function_is_numpys": 3,
+        "a_name_means_what_it_means_in_numpy": 6,
+        "a_universal_function_is_numpys": 6,
     },
     "capture/test_outside_iterators": {"an_iterator_over_text_that_is_given": 4},
     "capture/test_overrides": {"overridden_methods": 5},
     "capture/test_partials": {"partials": 3},
+    "capture/test_random_effects": {"program": 3},
     "capture/test_sorting": {"the_same_comparisons_in_the_same_order": 4},
     "capture/test_tensor_attributes": {"attributes_are_eagers": 5},
     "codegen/test_attention": {
@@ -59,14 +62,14 @@ SWEEPS: dict[str, dict[str, int]] = {
         "rows": 3,
         "scans_over_several_loops": 4,
     },
-    "codegen/test_math": {"functions_are_as_accurate_as_eagers": 2},
+    "codegen/test_math": {"functions_are_as_accurate_as_eagers": 4},
     "codegen/test_prepack": {"the_bits_are_those_without": 7},
-    "codegen/test_scalar": {"division_by_zero_is_reported": 4, "exact": 2},
+    "codegen/test_scalar": {"accuracy": 4, "division_by_zero_is_reported": 4, "exact": 4},
     "codegen/test_scored_attention": {
-        "halves": 5,
-        "lengths_that_vary": 5,
-        "logarithms_are_the_kernels": 3,
-        "results_and_gradients": 7,
+        "halves": 10,
+        "lengths_that_vary": 10,
+        "logarithms_are_the_kernels": 6,
+        "results_and_gradients": 14,
     },
     "codegen/test_strided": {"loads": 7, "loads_side_by_side": 4, "stores": 14},
     "codegen/test_transposes": {"transposes_of_every_dtype": 17},
@@ -74,14 +77,17 @@ SWEEPS: dict[str, dict[str, int]] = {
     "codegen/triton/test_models": {"networks_compile": 2},
     "codegen/triton/test_module": {"both_forms_compile": 2},
     "codegen/triton/test_products": {"interpreted_sums_in_parts": 2, "products_compile": 2},
-    "conformance/test_conformance": {"programs": 6},
+    "conformance/test_conformance": {"programs": 9},
     "debugging/test_minimizing": {"a_planted_fault_is_brought_to_few_ops": 11},
     "debugging/test_planted": {"the_op_and_its_line_are_named": 10},
     "debugging/test_verifying": {"the_op_is_named": 4},
     "explain/test_trial": {"right_programs": 4},
-    "graph/test_einsum": {"sizes_that_vary": 6},
-    "graph/test_matmul": {"sizes_that_vary": 4},
     "graph/test_components": {"levels_and_modes_are_entered_in_their_order": 9},
+    "graph/test_einsum": {"sizes_that_vary": 6},
+    "graph/test_higher_order": {"a_backend_of_torchs_takes_branches": 2},
+    "graph/test_layouts": {"strides_where_dtypes_are_mixed": 4},
+    "graph/test_matmul": {"sizes_that_vary": 4},
+    "graph/test_relations": {"the_same_sizes_fulfil_them": 2},
     "loops/test_convolution_backward": {"what_is_kept_lies_as_it_is_read": 2},
     "loops/test_index_checks": {
         "an_error_is_handled_behind_a_write": 10,
@@ -94,7 +100,7 @@ SWEEPS: dict[str, dict[str, int]] = {
     "ops/test_moments": {"equal_numbers_do_not_vary": 4, "extreme_numbers": 4},
     "runtime/test_memory_budget": {"gradients_are_eagers_and_fewer_bytes_are_saved": 4},
     "runtime/test_training_memory": {"a_step_holds_no_more_than_eagers": 2},
-    "schedule/test_layers": {"random_programs": 4, "random_programs_are_trained": 5},
+    "schedule/test_layers": {"random_programs": 4, "random_programs_are_trained": 10},
     "schedule/test_offsets": {"values": 3},
     "test_aliasing_functions": {"eager_is_the_oracle": 18, "several_arguments": 8},
     "test_aliasing_hooks": {"eager_is_the_oracle": 9},
@@ -104,14 +110,13 @@ SWEEPS: dict[str, dict[str, int]] = {
         "padding_is_what_it_is_in_eager": 2,
         "what_only_resembles_attention": 2,
     },
+    "test_autograd_functions": {"gradients": 2},
     "test_compiled_backward_sizes": {"formulas": 8, "one_and_none": 2},
     "test_contractions": {"layouts": 4, "pointwise_consumers_run_on_the_finished_tile": 3},
-    "test_control_flow": {
-        "branches_are_in_the_graph": 5,
-        "loops_are_in_the_graph": 3,
-    },
+    "test_control_flow": {"branches_are_in_the_graph": 5, "loops_are_in_the_graph": 3},
     "test_conversions": {"conversions": 2},
     "test_corpus": {"the_code_is_what_it_was": 6},
+    "test_disabled_by_itself": {"what_is_compiled_is_what_torch_compile_compiles": 2},
     "test_dynamic_gradients": {
         "gradients_of_what_libraries_have_kernels_for": 8,
         "with_gradients": 5,
@@ -121,6 +126,7 @@ SWEEPS: dict[str, dict[str, int]] = {
     "test_endurance": {"four_threads_of_a_thousand_shapes_each": 4},
     "test_errors_of_data": {"all_that_is_done_around_it": 12, "readers_that_look_at_nothing": 7},
     "test_failures": {"good_variants_stay_and_the_like_is_tried_again": 4},
+    "test_flex_attention": {"results_and_gradients": 3},
     "test_found_op_calls": {
         "layout_of_roll": 4,
         "scaled_by_a_power_of_two": 4,
@@ -140,6 +146,7 @@ SWEEPS: dict[str, dict[str, int]] = {
         "what_a_handler_raises_reaches_the_program": 8,
         "what_is_stuck_is_interrupted_in_the_end": 2,
     },
+    "test_kernel_launches": {"programs_launch_what_eager_launches": 2},
     "test_long_scans": {"long_scans_are_one_node": 5},
     "test_mapped_functions": {"under_transforms_that_differentiate": 3, "under_vmap": 10},
     "test_op_database": {"a_part_of_the_database": 3},
@@ -164,14 +171,17 @@ SWEEPS: dict[str, dict[str, int]] = {
         "functions_in_kernels_of_many_shapes": 10,
     },
     "test_reduction_errors": {"halves": 7, "sums_of_every_shape": 3},
+    "test_refused_shapes": {"eagers_error_for_symbolic_sizes": 3},
     "test_shape_guards": {
         "the_guards_are_those_that_a_person_would_derive": 2,
         "what_the_guards_accept_is_right_and_the_rest_is_refused": 3,
     },
+    "test_stale": {"stale": 3},
     "test_symbolic_rules": {
         "gradients_of_products_of_sizes_that_may_be_1": 2,
         "sizes_that_vary": 3,
     },
+    "test_torch_compiler": {"what_works": 2},
     "test_torch_compiles": {"torch_compile_sees_nothing_of_ingots": 5},
     "test_training": {"models": 3},
     "test_training_checkpoints": {"gradients": 3, "peak_memory": 2, "reentrant": 2},
@@ -197,17 +207,75 @@ SWEEPS: dict[str, dict[str, int]] = {
     },
     "test_windows_on_storage": {"windows": 120},
     "test_writes_to_data": {"eager_is_the_oracle": 5},
-    "test_writing_ops": {"writes_are_eagers": 5},
+    "test_writing_ops": {"writes_are_eagers": 10},
     "test_written_results": {"results_may_be_written": 2},
     "test_zoo_training": {"models_of_the_zoo": 2},
 }
 """By file and test, without `tests/` and `test_`: `make test` runs the first of so many cases.
 Chosen by the time that they take (`pytest --durations 0`)."""
 
+PRODUCTS: dict[str, tuple[str, ...]] = {
+    "benchmarks/test_suites": ("a_row_has_figures",),
+    "capture/test_argument_names": ("names",),
+    "capture/test_array_counts": ("sets",),
+    "capture/test_asked_keys": ("a_dict_that_says_how_to_iterate_is_read_by_its_methods",),
+    "capture/test_chosen": ("one_graph",),
+    "capture/test_found_by_random_programs": (
+        "a_tensor_beside_a_number_of_a_subclass",
+        "the_hint_of_a_length_is_asked_where_there_is_no_length",
+        "the_text_of_a_container_that_says_what_it_holds",
+        "torch_asks_a_number_of_a_subclass",
+    ),
+    "capture/test_local_classes": ("one_graph",),
+    "capture/test_module_copies": ("eagers_meaning", "one_graph"),
+    "capture/test_random_numbers": ("eagers_numbers_in_any_number_of_graphs",),
+    "capture/test_rearranging": ("patterns",),
+    "capture/test_receivers": ("what_receivers_write_is_read",),
+    "capture/test_tensor_types": ("checks_of_data",),
+    "codegen/test_half": ("every_half",),
+    "codegen/test_scored_attention": ("few_queries", "gradients_of_what_scores_read", "one_kernel"),
+    "graph/test_decompositions_backward": ("pointwise",),
+    "graph/test_default_dtype": ("ops",),
+    "graph/test_higher_order": ("branches", "scans"),
+    "graph/test_recurrent": ("training",),
+    "graph/test_repeats": ("what_is_repeated_is_as_eager_has_it",),
+    "schedule/test_layers": (
+        "any_number_of_layers",
+        "forward_and_backward_are_those_of_all_layers",
+    ),
+    "schedule/test_split": ("one_result",),
+    "test_attention": ("masks_of_a_layer_are_no_break", "masks_of_encoders"),
+    "test_backend_graphs": ("programs",),
+    "test_compiled_backward_functions": ("several_results",),
+    "test_contractions": ("factors_by_which_nan_and_infinity_count_or_not", "scaled_products"),
+    "test_control_flow": ("scans_along_other_dimensions",),
+    "test_effectful_ops": (
+        "calls_and_their_order_are_eagers",
+        "divisions_by_zero_keep_their_place_among_effects",
+    ),
+    "test_found_op_calls": ("arange_of_broken_numbers",),
+    "test_found_programs": ("found",),
+    "test_func_transforms": ("a_tensor_that_leaves_its_transform",),
+    "test_origins": (
+        "a_file_called_as_one_of_the_standard_library",
+        "a_function_that_wraps_one_of_torchs",
+    ),
+    "test_reduction_errors": (
+        "a_sum_begins_at_zero",
+        "what_is_computed_along_a_dimension",
+        "what_is_made_of_sums",
+    ),
+    "test_symbolic_rules": ("gradients_of_a_batch_of_one_that_lies_in_columns_lie_as_in_eager",),
+}
+"""By file, tests of several parameters: `make test` runs as many cases as it takes for each value
+of each parameter to be there, and of three parameters and more for each pair of values. Chosen
+likewise."""
+
 
 def leave_sweeps(items: Iterable[pytest.Item]) -> None:
     """Marks most cases of the sweeps among collected tests as long."""
     seen: Counter[tuple[str, str]] = Counter()
+    products: dict[tuple[str, str], list[pytest.Function]] = {}
     for item in items:
         if not isinstance(item, pytest.Function) or item.get_closest_marker("long") is not None:
             continue
@@ -217,3 +285,33 @@ def leave_sweeps(items: Iterable[pytest.Item]) -> None:
         if seen[file, name] % every:
             item.add_marker(long)
         seen[file, name] += 1
+        if name in PRODUCTS.get(file, ()):
+            products.setdefault((file, name), []).append(item)
+    for cases in products.values():
+        for k in needless([set(_parts(case)) for case in cases]):
+            cases[k].add_marker(long)
+
+
+def needless(cases: Sequence[set[Any]]) -> list[int]:
+    """The numbers of the cases that have nothing which is in none before. One of which all is new
+    comes before one of which some is, so that of two parameters as many cases are needed as the
+    longer one has values."""
+    left, seen = dict(enumerate(cases)), set[Any]()
+    for least in range(max(map(len, cases)), 0, -1):
+        for k in list(left):
+            if len(left[k] - seen) >= least:
+                seen |= left.pop(k)
+    return list(left)
+
+
+def _parts(case: pytest.Function) -> Iterator[Any]:
+    """The values of a case, or pairs of three and more: those that one mark gives together are one
+    value. The cases of a product have the same objects."""
+    given, values = dict(case.callspec.params), []
+    for number, mark in enumerate(case.iter_markers("parametrize")):
+        names = mark.args[0] if mark.args else mark.kwargs["argnames"]
+        if isinstance(names, str):
+            names = [name.strip() for name in names.split(",")]
+        values.append((number, *(id(given.pop(name, None)) for name in names)))
+    values += [(name, id(value)) for name, value in given.items()]
+    return combinations(values, 2 if len(values) > 2 else 1)

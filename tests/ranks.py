@@ -1,5 +1,6 @@
 """Runs parts of a test on several gloo ranks: `on_ranks(count, "module:function", *arguments)`.
-Each rank is a process of its own, and has so many seconds."""
+The ranks are forks of one process, which has imported all that they need, and have so many
+seconds."""
 
 from __future__ import annotations
 
@@ -7,9 +8,13 @@ import datetime
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import traceback
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,37 +29,62 @@ def on_ranks(count: int, place: str, *arguments: str) -> list[Any]:
     fails."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.ranks", folder, str(count), place, *arguments]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        workers = [
-            subprocess.Popen(
-                [*command[:4], str(rank), *command[4:]],
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-                cwd=Path(__file__).parent.parent,
-            )
-            for rank in range(count)
-        ]  # fmt: skip
+        first = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            cwd=Path(__file__).parent.parent,
+            start_new_session=True,
+        )
         try:
-            outputs = [worker.communicate(timeout=SECONDS)[0] for worker in workers]
+            output, _ = first.communicate(timeout=SECONDS)
         finally:
-            for worker in workers:
-                worker.kill()
-        assert not any(worker.returncode for worker in workers), "\n\n".join(outputs)
+            if first.returncode is None:
+                os.killpg(first.pid, signal.SIGKILL)
+                first.wait()
+        assert not first.returncode, output
         return [json.loads((Path(folder) / f"result_{rank}").read_text()) for rank in range(count)]
 
 
 def _main() -> None:
-    folder, rank, count, place, *arguments = sys.argv[1:]
+    folder, count, place, *arguments = sys.argv[1:]
     torch.set_num_threads(1)
+    module, _, name = place.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    processes = []
+    for rank in range(int(count)):
+        processes.append(os.fork())
+        if not processes[-1]:
+            _end_with(partial(_run, Path(folder), rank, int(count), partial(function, *arguments)))
+    failures = [process for process in processes if os.waitpid(process, 0)[1]]
+    sys.exit(bool(failures))
+
+
+def _end_with(run: Callable[[], None]) -> None:
+    """Runs it, and ends this process without what the first one does at its exit."""
+    status = 1
+    try:
+        run()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _run(folder: Path, rank: int, count: int, function: Callable[[], Any]) -> None:
     dist.init_process_group(
         "gloo",
         init_method=f"file://{folder}/store",
-        rank=int(rank),
-        world_size=int(count),
+        rank=rank,
+        world_size=count,
         timeout=datetime.timedelta(seconds=SECONDS // 2),
     )
-    module, _, name = place.partition(":")
-    result = getattr(importlib.import_module(module), name)(*arguments)
-    (Path(folder) / f"result_{rank}").write_text(json.dumps(result))
+    (folder / f"result_{rank}").write_text(json.dumps(function()))
     dist.barrier()
     dist.destroy_process_group()
 

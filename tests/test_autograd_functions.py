@@ -386,7 +386,9 @@ def test_apply_as_a_value() -> None:
     x = wanted(3)
     result, apply, same, seen = ingot.compile(f)(x)
     assert apply == Exp.apply and same and seen == 1
-    assert type(apply) is type(Exp.apply) and torch.equal(result, x.exp())
+    assert type(apply) is type(Exp.apply)
+    # either may round the last bit otherwise
+    torch.testing.assert_close(result, x.exp(), rtol=2 * torch.finfo(x.dtype).eps, atol=0)
 
 
 @pytest.mark.parametrize("function", [cube, exponential, turned, nested], ids=lambda f: f.__name__)

@@ -21,6 +21,8 @@ import ingot
 from benchmarks import endurance
 from ingot.compiler import Compiler
 
+pytestmark = pytest.mark.own_objects
+
 
 @pytest.mark.parametrize("name", endurance.SCENARIOS)
 def test_calls_leave_nothing_behind(name: str) -> None:

@@ -40,6 +40,8 @@ from tests.interruptions import (
     trains_in_children,
 )
 
+pytestmark = pytest.mark.own_objects
+
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 needs_signals = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no such signals here")
 

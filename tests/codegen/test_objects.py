@@ -21,6 +21,8 @@ from tests.codegen.harness import flat, launch
 from tests.codegen.test_contraction import Case
 from tests.long import long
 
+pytestmark = pytest.mark.own_objects
+
 f32 = torch.float32
 GOOD = "define i32 @f(i32 %x) {\n ret i32 %x\n}\n"
 

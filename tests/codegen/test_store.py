@@ -21,6 +21,8 @@ from ingot.codegen import store as stores
 from ingot.codegen.store import Store, store_in
 from tests.long import long
 
+pytestmark = pytest.mark.own_objects
+
 
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
