@@ -178,8 +178,8 @@ def _of_one_query(
     lw: Lowering, out: Spec, query: LoopTensor, key: LoopTensor, value: LoopTensor,
     mask: LoopTensor | None, scale: float, zero_rows: bool, replaces: bool,
 ) -> LoopTensor:  # fmt: skip
-    """The contraction of `ingot.ops.scored_attention`: a block of queries would share the keys that
-    it loads; one query has them for itself, and takes many of them in parts, side by side."""
+    """The contraction of `ingot.ops.scored_attention`. Queries of a block share the keys that are
+    loaded; one has them for itself, and takes many in parts, side by side."""
     batch, heads, _, _ = query.sizes
     scores = batch, heads, ONE, key.sizes[2]
     captured = [] if mask is None else [mask]
