@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.built import Built, CompiledGraph
+from ingot.built import Built, CompiledGraph, Risks
 from ingot.capture import Captured
 from ingot.capture.inner_calls import unwatched
 from ingot.codegen.llvm.module import compile_kernels
@@ -32,6 +32,7 @@ from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.control_ops import Compiled, control_flow, control_nodes
 from ingot.graph.differentiation import forget_histories, new_leaves
+from ingot.graph.donating import donate, keep_all
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.joint import trace_joint
 from ingot.graph.layers import shorter, tells_all
@@ -83,18 +84,42 @@ def compile_graph(
     The inputs at the positions in `frozen` always have these values, which is made use of where no
     gradients are wanted. Raises Unsupported for what cannot be compiled.
     """
-    module, context = captured.graph_module, captured.context
     fakes = [i.fake for i in captured.inputs]
-    _device(module.graph)
-    if wants_gradients(captured):
-        graph = CapturedGraph(module, fakes, context, Modes.now())
-        compiled = compile_training(graph, compilation, options, context.shapes.hints)
-    else:
-        compiled = compile_inference(captured, compilation.log, options, frozen)
+    _device(captured.graph_module.graph)
+    compiled = _compiled(captured, compilation, options, frozen)
+    if captured.donations.given and _fails_late(captured, compiled.built.risks):
+        captured.donations = captured.donations.all_kept(
+            "the graph may fail for its data behind it"
+        )
+        compilation.log.start_over()
+        compiled = _compiled(captured, compilation, options, frozen)
     leaves = new_leaves(fakes)
     if not leaves:
         return compiled
     return compiled._replace(run=WithLeaves(compiled.run, leaves))
+
+
+def _compiled(
+    captured: Captured,
+    compilation: Compilation,
+    options: Options,
+    frozen: Mapping[int, torch.Tensor],
+) -> CompiledGraph:
+    if not wants_gradients(captured):
+        return compile_inference(captured, compilation.log, options, frozen)
+    captured.donations = captured.donations.all_kept(
+        "the call records gradients, and autograd holds its arguments"
+    )
+    context, fakes = captured.context, [i.fake for i in captured.inputs]
+    graph = CapturedGraph(captured.graph_module, fakes, context, Modes.now())
+    return compile_training(graph, compilation, options, context.shapes.hints)
+
+
+def _fails_late(captured: Captured, risks: Risks) -> bool:
+    """Whether eager may have to run a call whose donated arguments are gone."""
+    if risks.fails_at is None or risks.fails_first:
+        return False
+    return risks.checks or captured.protects or bool(captured.residual.effects)
 
 
 def compile_inference(
@@ -102,12 +127,14 @@ def compile_inference(
 ) -> CompiledGraph:
     """A captured graph without gradients: trace, build, and the views among its outputs."""
     context, fakes = captured.context, [i.fake for i in captured.inputs]
-    if not frozen and _may_be_shorter(captured.graph_module, context, options):
+    given = captured.donations.given
+    if not frozen and not given and _may_be_shorter(captured.graph_module, context, options):
         layered = _compile_layers(captured, log, options)
         if layered is not None:
             return layered
     with log.stage("trace"):
         aten = log.aten = trace_alike(captured.graph_module, fakes, context, frozen)
+    donate(aten, given, log.donated.append)
     built = build(aten, log, options, context.shapes.hints)
     windows = _detached_windows(aten, fakes)
     if not windows:
@@ -266,9 +293,10 @@ def build(
     if options.replays:
         machine = machine_of(device)
     if machine is not None:
+        keep_all(aten, "the program is replayed as a CUDA graph", log.donated.append)
         target = replace(target, shares_launches=False)  # a table of buffers is made for each call
-    # a GPU's allocator keeps memory, for each stream
-    frugal = frugal or machine is not None or device.type != "cpu"
+    # a GPU's allocator keeps memory, for each stream; what is donated is to be let go early
+    frugal = frugal or bool(aten.donated) or machine is not None or device.type != "cpu"
     with log.stage("lower"):
         loops = log.loops = lower(aten, supported, options.numerics == "fast", target)
         verify(loops)  # 1% of the time, and what is wrong does not reach anybody's memory

@@ -44,6 +44,7 @@ BACKWARDS = "compiled_backward"
 GRAPHS = "CUDA graphs"
 SCALERS = "steps of a gradient scaler"
 NESTED = "nested tensors"
+DONATION = "donated arguments"
 
 MISSING: dict[str, str] = {}
 """By the path of each name that this torch does not have: the feature that is off, "" for what the
@@ -244,6 +245,7 @@ is_checkpoint_valid = find(
 )
 neg_view = find("torch._neg_view", GRADIENTS)
 storage_use_count = find("torch._C._storage_Use_Count", GRAPHS)
+throw_on_mutable_data_ptr = find("torch._C._set_throw_on_mutable_data_ptr", DONATION)
 unsafe_set_version_counter = find("torch._C._autograd._unsafe_set_version_counter", GRADIENTS)
 will_engine_execute_node = find("torch._C._will_engine_execute_node", GRADIENTS)
 BackwardHookNode = find("torch.nn.modules._functions.BackwardHookFunction._backward_cls")

@@ -32,20 +32,27 @@ int ingot_program_note_recording(Program *program, const Frame *frame) {
     return recording;
 }
 
+bool ingot_program_is_near_recording(const Frame *frame) {
+    return users_record || ingot_cuda_is_recording(frame->stream) != 0;
+}
+
 /* A tensor in the memory of what a step lends it; NULL where that is not to be had. A recording
    would write where its pool has no memory. */
 static PyObject *lent(Program *program, Frame *frame, const AllocateStep *step,
                       const IngotLayout *layout) {
-    PyObject *lender = step->lender < 0 || !frame->consumes ? NULL : frame->tensors[step->lender],
-             *tensor;
-    if (lender == NULL || ingot_layout_bytes(layout) < ingot_lent_from)
+    if (step->lender < 0 || !ingot_program_may_overwrite(program, frame, step->lender))
         return NULL;
-    if (program->device.type == INGOT_CUDA &&
-        (users_record || ingot_cuda_is_recording(frame->stream) != 0))
+    const bool is_donated = !frame->consumes; /* all that is asked here was asked before */
+    if (!is_donated && ingot_layout_bytes(layout) < ingot_lent_from)
         return NULL;
-    tensor = ingot_lent(lender, layout);
-    if (tensor != NULL)
+    if (!is_donated && program->device.type == INGOT_CUDA && ingot_program_is_near_recording(frame))
+        return NULL;
+    PyObject *lender = frame->tensors[step->lender];
+    PyObject *tensor = lender ? ingot_lent(lender, layout) : NULL;
+    if (tensor != NULL) {
         frame->data[step->buffer] = frame->data[step->lender];
+        ingot_program_note_overwritten(program, frame, step->lender);
+    }
     return tensor;
 }
 
