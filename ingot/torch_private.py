@@ -425,6 +425,9 @@ CUDAGraph = find("torch._C._CUDAGraph", optional=True)
 cuda_end_allocate_to_pool = find("torch._C._cuda_endAllocateToPool", optional=True)
 cuda_get_current_raw_stream = find("torch._C._cuda_getCurrentRawStream", optional=True)
 cuda_get_device = find("torch._C._cuda_getDevice", optional=True)
+cuda_get_memory_metadata = find("torch._C._cuda_getMemoryMetadata", optional=True)
+cuda_is_history_enabled = find("torch._C._cuda_isHistoryEnabled", optional=True)
+cuda_set_memory_metadata = find("torch._C._cuda_setMemoryMetadata", optional=True)
 cuda_is_current_stream_capturing = find("torch._C._cuda_isCurrentStreamCapturing", optional=True)
 
 # -- operators -------------------------------------------------------------------------------------

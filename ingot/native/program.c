@@ -56,6 +56,8 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
     }
     frame->elsewhere = entered == 1;
     if (status == 0)
+        ingot_program_name_memory(program, frame);
+    if (status == 0)
         status = ingot_program_bind(program, frame, inputs, taken);
     if (status == 0)
         status = ingot_program_run_steps(program, frame);
@@ -64,6 +66,7 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
         ingot_swap_grad_mode(1);
     if (status == 0)
         status = make_outputs(program, frame, outputs);
+    ingot_program_end_names(frame);
     if (entered == 1)
         ingot_cuda_end();
     if (status < 0) {

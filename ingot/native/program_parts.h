@@ -212,6 +212,8 @@ typedef struct Frame {
     int given_count;
     char *scratch, *scratch_block;
     size_t scratch_bytes;
+    PyObject *memory_name; /* torch's before this call, which gives names to what it allocates; else
+                              NULL */
 } Frame;
 
 typedef struct {
@@ -301,7 +303,11 @@ void ingot_program_settle_donations(const Program *program, Frame *frame, bool f
 /* Evaluates the expressions of a stage. */
 int ingot_program_evaluate(const Program *program, Frame *frame, int stage);
 
-/* program_steps.c: runs all steps; 0, or -1 with an exception set. */
+/* program_steps.c: where torch records memory, has what the program allocates carry names, until
+ * the second function is called. */
+void ingot_program_name_memory(const Program *program, Frame *frame);
+void ingot_program_end_names(Frame *frame);
+/* Runs all steps; 0, or -1 with an exception set. */
 int ingot_program_run_steps(Program *program, Frame *frame);
 /* Whether the frame's stream is being recorded: 1, 0, or -1 with an exception set. Lets the program
  * stay then, unless the recording holds it. */
