@@ -8,7 +8,6 @@ The log is written to for reports, and never read.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -19,10 +18,10 @@ import torch
 from ingot.built import Built, CompiledGraph, Risks
 from ingot.capture import Captured
 from ingot.capture.inner_calls import unwatched
-from ingot.codegen.llvm.module import compile_kernels
 from ingot.codegen.llvm.prepack import prepack
 from ingot.compilation import Compilation, Log
-from ingot.errors import Unsupported, unsupported
+from ingot.devices import DEVICES, require_code
+from ingot.errors import Unsupported
 from ingot.gradients.backwards import Backwards
 from ingot.gradients.captured_graph import CapturedGraph, wants_gradients
 from ingot.gradients.higher_order import higher_order_program
@@ -44,13 +43,11 @@ from ingot.graph.partition import Partition, partition
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
 from ingot.graph.symbols import to_expr
 from ingot.graph.tracing import trace
-from ingot.loops import ops
 from ingot.loops.expr import Symbol
 from ingot.loops.ir import LoopGraph
 from ingot.loops.layers import NotAlike
 from ingot.loops.lowering import lower
 from ingot.loops.sides import device_of
-from ingot.loops.target import CPU, GPU, Target
 from ingot.loops.training_contract import OutputWindow, Slot
 from ingot.loops.verify import verify
 from ingot.options import Options
@@ -59,17 +56,14 @@ from ingot.runtime.control_calls import control_call
 from ingot.runtime.cuda_capture import machine_of
 from ingot.runtime.cuda_graphs import Machine, Replayed, why_not
 from ingot.runtime.program import Program
-from ingot.runtime.traces import kernel_steps, unaligned_inputs
 from ingot.runtime.training import TrainingProgram, WithLeaves
 from ingot.runtime.windows import Windows, WithWindows
 from ingot.schedule import schedule
-from ingot.schedule.plan import Plan
 from ingot.torch_private import GRADIENTS, require
 
 if TYPE_CHECKING:
     from ingot.runtime.tuning import Tuner
 
-DEVICES = ("cpu", "cuda")
 NO_HINTS: Mapping[Symbol, int] = MappingProxyType({})
 
 
@@ -283,12 +277,13 @@ def build(
     `hints` are the sizes of the call at hand. A `frugal` program keeps no memory between calls.
     """
     device = _device(aten.graph)
+    row = DEVICES[device.type]
     # which knows more that may follow a product in its kernel
     if device.type == "cuda" and not options.tunes:
         run_passes(aten, LIBRARY_PASSES)
     log.rewrites += aten.rewrites
     build_control_flow(aten, log, options, hints)
-    target, supported = _target(device)
+    target = row.target
     machine = None
     if options.replays:
         machine = machine_of(device)
@@ -298,7 +293,7 @@ def build(
     # a GPU's allocator keeps memory, for each stream; what is donated is to be let go early
     frugal = frugal or bool(aten.donated) or machine is not None or device.type != "cpu"
     with log.stage("lower"):
-        loops = log.loops = lower(aten, supported, options.numerics == "fast", target)
+        loops = log.loops = lower(aten, row.supported(), options.numerics == "fast", target)
         verify(loops)  # 1% of the time, and what is wrong does not reach anybody's memory
     with log.stage("schedule"):
         tuner = None
@@ -311,7 +306,7 @@ def build(
         with log.stage("prepack"):
             prepack(plan)
     with log.stage("codegen"):
-        code = log.code = _machine_code(plan, device, hints, options)
+        code = log.code = row.machine_code(plan, device, hints, options)
     with log.stage("load"):
         program = log.program = Program(plan, code, device)
     replayed: Replayed | None = None
@@ -342,25 +337,11 @@ def build_control_flow(
         node.args = (compiled.number, *others, tensors, integers)
 
 
-def _target(device: torch.device) -> tuple[Target, Callable[[str, torch.dtype], bool]]:
-    """What is asked of a device, and of which scalar ops there is code for it."""
-    if device.type == "cpu":
-        return CPU, ops.supported
-    from ingot.codegen import triton  # what is for GPUs is imported for them
-
-    return GPU, triton.supported
-
-
 def _device(graph: torch.fx.Graph) -> torch.device:
     """The device of all tensors of a graph, or the GPU where some are on the CPU. Raises
     Unsupported for other two devices, and for one that there is no code for."""
     device, where = device_of(graph)
-    if device.type not in DEVICES or (
-        device.type == "cuda" and os.environ.get("INGOT_CUDA") == "0"
-    ):
-        raise unsupported("device", f"a tensor on the device {str(device)!r}", where)
-    if device.type == "cuda" and torch.version.hip:
-        raise unsupported("device", "a tensor on an AMD GPU", where)
+    require_code(device, where)
     return device
 
 
@@ -390,7 +371,7 @@ def _detached_windows(aten: AtenGraph, fakes: Sequence[Any]) -> list[OutputWindo
 
 def _tuner(device: torch.device) -> Tuner | None:
     """What chooses among ways to compute a product, on a GPU."""
-    if device.type == "cpu":
+    if device.type == "cpu" or torch.version.hip:
         return None
     from ingot.runtime.measuring import Measurement, chip_of
     from ingot.runtime.tuning import Tuner
@@ -398,33 +379,3 @@ def _tuner(device: torch.device) -> Tuner | None:
     full = float32_precisions()[0] != "tf32"
     chip = chip_of(device)
     return Tuner(chip, Measurement(device, chip), ("ieee",) if full else ("ieee", "tf32"))
-
-
-def _machine_code(
-    plan: Plan, device: torch.device, hints: Mapping[Symbol, int], options: Options
-) -> Any:
-    """The code of a plan's kernels; `hints` are the sizes of the call at hand."""
-    symbols = []
-    for symbol, *_ in plan.graph.symbols:
-        symbols.append(symbol)
-    if device.type == "cpu":
-        if options.emit == "cpp":
-            from ingot.codegen import cpp  # what few ask for is imported for them
-
-            return cpp.compile_kernels(plan.kernels, symbols)
-        return compile_kernels(plan.kernels, symbols)
-    from ingot.codegen import triton
-    from ingot.codegen.mixed import MixedKernels
-
-    major, minor = torch.cuda.get_device_capability(device)
-    steps = kernel_steps(plan)
-    launched = []
-    for step in steps:
-        if not step.on_host:
-            launched.append(step)
-    gpu = triton.Gpu("cuda", 10 * major + minor)
-    compiled = triton.compile_kernels(launched, gpu, unaligned_inputs(plan), hints)
-    if len(launched) == len(steps):
-        return compiled
-    host = compile_kernels([step.kernel for step in steps if step.on_host], symbols)
-    return MixedKernels(compiled, host, steps)

@@ -355,6 +355,15 @@ def test_the_same_tensor_twice() -> None:
     assert any("twice, as x and y" in line for line in reasons(compiled))
 
 
+def test_arguments_that_hold_themselves() -> None:
+    items: list[Any] = [made()]
+    items.append(items)
+    compiled = donating(lambda xs: xs[0] * 2, "xs")
+    assert torch.equal(compiled(items), made() * 2) and is_gone(items[0])
+    with pytest.raises(ingot.DonationError):
+        compiled(items)
+
+
 class Plain(Tensor):
     pass
 

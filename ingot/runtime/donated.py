@@ -60,17 +60,14 @@ class Donated(torch.Tensor):
 
 def find(tree: Any) -> Donated | None:
     """A donated tensor among nested lists, tuples and dicts; None where there is none."""
-    if isinstance(tree, Donated):
-        return tree
-    items: Iterable[Any] = ()
-    if isinstance(tree, dict):
-        items = tree.values()
-    elif isinstance(tree, (list, tuple)):
-        items = tree
-    for item in items:
-        found = find(item)
-        if found is not None:
-            return found
+    stack, visited = [tree], set[int]()
+    while stack:
+        item = stack.pop()
+        if isinstance(item, Donated):
+            return item
+        if isinstance(item, (dict, list, tuple)) and id(item) not in visited:
+            visited.add(id(item))
+            stack += dict.values(item) if isinstance(item, dict) else item
     return None
 
 

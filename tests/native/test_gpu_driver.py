@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -80,9 +81,9 @@ relaxed
 """
 
 
-def run(program: str, tmp_path: Path, names: str = "libamdhip64.so.6") -> subprocess.CompletedProcess:
+def run(program: str, tmp_path: Path, name: str = "libamdhip64.so.6") -> Any:
     """A process that finds the stand-in under that name."""
-    command = [COMPILER, "-shared", "-fPIC", "-o", str(tmp_path / names)]
+    command = [COMPILER, "-shared", "-fPIC", "-o", str(tmp_path / name)]
     subprocess.run([*command, str(HERE / "fake_hip_driver.c")], check=True)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
     return subprocess.run(
