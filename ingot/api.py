@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ingot import backward, events, sharing, torch_controls
 from ingot.backends import fitted
-from ingot.capture import marks, size_marks
+from ingot.capture import check_donated, marks, size_marks
 from ingot.compiler import Compiler
 from ingot.explain.report import Report, complete_gradients
 from ingot.modules import compiled_module, disabled_module
@@ -57,7 +57,9 @@ def compile(  # noqa: A001 - the field's name for it
         "emit": "llvm" or "cpp", which has the system's compiler compile CPU code as C++,
         "memory_budget": from 0 to 1, the share of the usual bytes that a forward saves,
         "verify": how many calls of each compiled program are compared with eager, which warns of
-        the first op that differs (`DifferenceWarning`)}; for another backend than Ingot's, whatever
+        the first op that differs (`DifferenceWarning`), "donate": names of parameters whose tensors
+        you give up: results may lie in their memory, and each later use of such a tensor raises
+        `DonationError`}; for another backend than Ingot's, whatever
         that takes. For any, "guard_filter_fn": a function that says which guards are checked.
     name: what reports call it, in place of its own name.
     disable: return `fn` as it is.
@@ -104,6 +106,8 @@ def _compile(fn: Any, *, options: Options, disable: bool, name: str | None) -> A
     torch_controls.follow(reset)
     fn = original(fn)
     compiler = Compiler(fn, options)
+    if options.donate:
+        check_donated(compiler.dispatcher.fn, options.donate)
     compiler.name = name or compiler.name
     if isinstance(fn, torch.nn.Module):
         return compiled_module(fn, compiler)

@@ -95,8 +95,13 @@ def torch_backend(
     The graph is compiled as any function is, at its first call and under guards of Ingot's own:
     torch.compile's do not cover all that Ingot's code relies on, such as alignment and memory that
     inputs share. Sizes that are symbols there are symbols here, but an integer among the inputs is
-    compiled for its value. Calls that want gradients run the graph in eager.
+    compiled for its value. Calls that want gradients run the graph in eager. Raises ValueError for
+    the option `donate`: a graph has other arguments than the function that it is of.
     """
+    if options and "donate" in options:
+        raise ValueError(
+            "torch.compile: backend 'ingot' takes no option donate; ingot.compile does"
+        )
     from ingot.api import compile
 
     # torch.compile's graph modules have no forward of their own until their code is asked for

@@ -33,6 +33,7 @@ class Log:
     step that was not reached. `replayed` may be the reason why nothing replays the program instead.
     `seconds` holds the stages in the order they ran, `decisions` the schedule's notes, `rewrites`
     those of the graph passes, and `tuned` what was measured to choose how products are computed.
+    `donated` has each argument that the caller gives up, with the reason if it stays, or "".
     `inside` are the logs of the graphs of branches and loops that data decide. `kept` says whether
     the program was found among those that are kept, or why none can be. `compile_again` fills in
     the artefacts that no step has made: of a program that was found, of all layers of one that was
@@ -51,6 +52,7 @@ class Log:
     decisions: list[str] = field(default_factory=list)
     rewrites: list[str] = field(default_factory=list)
     tuned: list[str] = field(default_factory=list)
+    donated: list[tuple[str, str]] = field(default_factory=list)
     inside: list[Log] = field(default_factory=list)
     kept: str = ""
     partition: Partition | None = None
@@ -66,6 +68,10 @@ class Log:
         again.program.native = native
         again.seconds, again.kept = self.seconds, self.kept
         vars(self).update(vars(again))
+
+    def start_over(self) -> None:
+        """Forgets an attempt that came to nothing, whose time counts all the same."""
+        vars(self).update(vars(Log(seconds=self.seconds, kept=self.kept, function=self.function)))
 
     def replace_native(self, native: Any) -> None:
         """Has the program be run by `native`, which does as its own does."""

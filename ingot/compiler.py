@@ -6,6 +6,7 @@ import functools
 import importlib
 import logging
 import os
+import sys
 import time
 import warnings
 import weakref
@@ -105,6 +106,8 @@ class Compiler:
         self.root: Compiler = self
         self.dispatcher = Dispatcher(entry_function(fn), self.compile_and_run, self.passes_function)
         self.hot_sizes = HotSizes(self)
+        if options.donate:
+            importlib.import_module("ingot.runtime.donated")  # by which native code takes memory
         Compiler.alive.add(self)
 
     @property
@@ -141,6 +144,9 @@ class Compiler:
         """Called by the dispatcher on a miss: compile for this call's facts, then run what was
         compiled."""
         eager = self.eager_calls
+        donated = sys.modules.get("ingot.runtime.donated")
+        if donated is not None:
+            donated.refuse(slots)
         if current_stance() != DEFAULT and eager.is_held_back():
             return eager.run_under_stance(slots, args, kwargs)
         if torch_controls.is_disabled():

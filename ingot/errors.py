@@ -211,6 +211,12 @@ def mark_of_hooks(error: BaseException) -> None:
 _OF_HOOKS = "__of_ingots_hooks__"
 
 
+class DonationError(IngotError, RuntimeError):
+    """A tensor was used whose memory a compiled call had taken, by `options={"donate": ...}`.
+
+    Names the argument, and the user's line of that call."""
+
+
 class CompilerBug(IngotError):
     """An invariant of Ingot's own does not hold. Names the stage, the node and the user's line."""
 

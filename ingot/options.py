@@ -52,12 +52,17 @@ def _is_function(value: Any) -> bool:
     return value is None or callable(value)
 
 
+def _is_names(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(isinstance(name, str) for name in value)
+
+
 KNOWN_OPTIONS: dict[str, Setting] = {
     "numerics": Setting(("eager", "fast")),
     "freeze": Setting((False, True)),
     "specialize": Setting((False, True)),
     "emit": Setting(("llvm", "cpp")),
     "memory_budget": Setting(allows=is_share, text="a number from 0 to 1"),
+    "donate": Setting(allows=_is_names, text="a tuple of names of parameters"),
     "verify": Setting(allows=_is_number_of_calls, text="a number of calls, 0 or more"),
     FILTER: Setting(allows=_is_function, text="a function of a list of guards, or None"),
 }
@@ -77,7 +82,8 @@ class Options:
     symbols, compiled in the background. `emit` "cpp" has CPU code written as C++, which the
     system's compiler compiles. `memory_budget` is the share of the bytes that a forward may save
     for its backward, of those that it usually does. `verify` is how many calls of each compiled
-    program are compared with eager (see `debugging/verifying.py`). `guard_filter_fn` says which
+    program are compared with eager (see `debugging/verifying.py`). `donate` names the parameters
+    whose tensors the caller gives up (see `capture/donations.py`). `guard_filter_fn` says which
     guards are checked (see `capture/guard_filter.py`). `recompile_limit` is how many entries a
     function may have. `isolation` is an object of one call of `compile` whose entries are not
     shared with others.
@@ -93,6 +99,7 @@ class Options:
     emit: str = "llvm"
     memory_budget: float | None = None  # 1, or as the program says to torch.compile
     verify: int = 0
+    donate: tuple[str, ...] = ()
     guard_filter_fn: Callable[..., Any] | None = None
     backend_options: Mapping[str, Any] | None = None
     recompile_limit: int | None = None
@@ -155,6 +162,7 @@ class Options:
                 fullgraph, dynamic, backend, mode, backend_options=options, **own, **limits
             )
         _check_settings(given)
+        _check_donation(given)
         return Options(fullgraph, dynamic, backend, mode, **given, **limits)
 
 
@@ -165,6 +173,20 @@ def _check_settings(given: Mapping[Any, Any]) -> None:
         refusal = KNOWN_OPTIONS[name].refusal(value)
         if refusal is not None:
             raise ValueError(f"ingot.compile: option {name} may not be {refusal}")
+
+
+def _check_donation(given: dict[str, Any]) -> None:
+    """Makes a tuple of the names; raises ValueError for an option that needs what they give up."""
+    given["donate"] = tuple(dict.fromkeys(given.get("donate", ())))
+    for other in _NEEDING_ARGUMENTS:
+        if given["donate"] and given.get(other):
+            raise ValueError(
+                f"ingot.compile: option donate does not go with {other}, which reads the arguments "
+                "of a call once more behind it"
+            )
+
+
+_NEEDING_ARGUMENTS = ("specialize", "verify")
 
 
 def _checked_limits(recompile_limit: Any, isolate_recompiles: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ The log is written to for reports, and never read.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -16,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ingot.built import Built, CompiledGraph
+from ingot.built import Built, CompiledGraph, Risks
 from ingot.capture import Captured
 from ingot.capture.inner_calls import unwatched
-from ingot.codegen.llvm.module import compile_kernels
 from ingot.codegen.llvm.prepack import prepack
 from ingot.compilation import Compilation, Log
-from ingot.errors import Unsupported, unsupported
+from ingot.devices import DEVICES, require_code
+from ingot.errors import Unsupported
 from ingot.gradients.backwards import Backwards
 from ingot.gradients.captured_graph import CapturedGraph, wants_gradients
 from ingot.gradients.higher_order import higher_order_program
@@ -32,6 +31,7 @@ from ingot.graph.ambient import Modes, preserved, undisturbed
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.control_ops import Compiled, control_flow, control_nodes
 from ingot.graph.differentiation import forget_histories, new_leaves
+from ingot.graph.donating import donate, keep_all
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.joint import trace_joint
 from ingot.graph.layers import shorter, tells_all
@@ -43,13 +43,11 @@ from ingot.graph.partition import Partition, partition
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
 from ingot.graph.symbols import to_expr
 from ingot.graph.tracing import trace
-from ingot.loops import ops
 from ingot.loops.expr import Symbol
 from ingot.loops.ir import LoopGraph
 from ingot.loops.layers import NotAlike
 from ingot.loops.lowering import lower
 from ingot.loops.sides import device_of
-from ingot.loops.target import CPU, GPU, Target
 from ingot.loops.training_contract import OutputWindow, Slot
 from ingot.loops.verify import verify
 from ingot.options import Options
@@ -58,17 +56,14 @@ from ingot.runtime.control_calls import control_call
 from ingot.runtime.cuda_capture import machine_of
 from ingot.runtime.cuda_graphs import Machine, Replayed, why_not
 from ingot.runtime.program import Program
-from ingot.runtime.traces import kernel_steps, unaligned_inputs
 from ingot.runtime.training import TrainingProgram, WithLeaves
 from ingot.runtime.windows import Windows, WithWindows
 from ingot.schedule import schedule
-from ingot.schedule.plan import Plan
 from ingot.torch_private import GRADIENTS, require
 
 if TYPE_CHECKING:
     from ingot.runtime.tuning import Tuner
 
-DEVICES = ("cpu", "cuda")
 NO_HINTS: Mapping[Symbol, int] = MappingProxyType({})
 
 
@@ -83,18 +78,42 @@ def compile_graph(
     The inputs at the positions in `frozen` always have these values, which is made use of where no
     gradients are wanted. Raises Unsupported for what cannot be compiled.
     """
-    module, context = captured.graph_module, captured.context
     fakes = [i.fake for i in captured.inputs]
-    _device(module.graph)
-    if wants_gradients(captured):
-        graph = CapturedGraph(module, fakes, context, Modes.now())
-        compiled = compile_training(graph, compilation, options, context.shapes.hints)
-    else:
-        compiled = compile_inference(captured, compilation.log, options, frozen)
+    _device(captured.graph_module.graph)
+    compiled = _compiled(captured, compilation, options, frozen)
+    if captured.donations.given and _fails_late(captured, compiled.built.risks):
+        captured.donations = captured.donations.all_kept(
+            "the graph may fail for its data behind it"
+        )
+        compilation.log.start_over()
+        compiled = _compiled(captured, compilation, options, frozen)
     leaves = new_leaves(fakes)
     if not leaves:
         return compiled
     return compiled._replace(run=WithLeaves(compiled.run, leaves))
+
+
+def _compiled(
+    captured: Captured,
+    compilation: Compilation,
+    options: Options,
+    frozen: Mapping[int, torch.Tensor],
+) -> CompiledGraph:
+    if not wants_gradients(captured):
+        return compile_inference(captured, compilation.log, options, frozen)
+    captured.donations = captured.donations.all_kept(
+        "the call records gradients, and autograd holds its arguments"
+    )
+    context, fakes = captured.context, [i.fake for i in captured.inputs]
+    graph = CapturedGraph(captured.graph_module, fakes, context, Modes.now())
+    return compile_training(graph, compilation, options, context.shapes.hints)
+
+
+def _fails_late(captured: Captured, risks: Risks) -> bool:
+    """Whether eager may have to run a call whose donated arguments are gone."""
+    if risks.fails_at is None or risks.fails_first:
+        return False
+    return risks.checks or captured.protects or bool(captured.residual.effects)
 
 
 def compile_inference(
@@ -102,12 +121,14 @@ def compile_inference(
 ) -> CompiledGraph:
     """A captured graph without gradients: trace, build, and the views among its outputs."""
     context, fakes = captured.context, [i.fake for i in captured.inputs]
-    if not frozen and _may_be_shorter(captured.graph_module, context, options):
+    given = captured.donations.given
+    if not frozen and not given and _may_be_shorter(captured.graph_module, context, options):
         layered = _compile_layers(captured, log, options)
         if layered is not None:
             return layered
     with log.stage("trace"):
         aten = log.aten = trace_alike(captured.graph_module, fakes, context, frozen)
+    donate(aten, given, log.donated.append)
     built = build(aten, log, options, context.shapes.hints)
     windows = _detached_windows(aten, fakes)
     if not windows:
@@ -256,21 +277,23 @@ def build(
     `hints` are the sizes of the call at hand. A `frugal` program keeps no memory between calls.
     """
     device = _device(aten.graph)
+    row = DEVICES[device.type]
     # which knows more that may follow a product in its kernel
     if device.type == "cuda" and not options.tunes:
         run_passes(aten, LIBRARY_PASSES)
     log.rewrites += aten.rewrites
     build_control_flow(aten, log, options, hints)
-    target, supported = _target(device)
+    target = row.target
     machine = None
     if options.replays:
         machine = machine_of(device)
     if machine is not None:
+        keep_all(aten, "the program is replayed as a CUDA graph", log.donated.append)
         target = replace(target, shares_launches=False)  # a table of buffers is made for each call
-    # a GPU's allocator keeps memory, for each stream
-    frugal = frugal or machine is not None or device.type != "cpu"
+    # a GPU's allocator keeps memory, for each stream; what is donated is to be let go early
+    frugal = frugal or bool(aten.donated) or machine is not None or device.type != "cpu"
     with log.stage("lower"):
-        loops = log.loops = lower(aten, supported, options.numerics == "fast", target)
+        loops = log.loops = lower(aten, row.supported(), options.numerics == "fast", target)
         verify(loops)  # 1% of the time, and what is wrong does not reach anybody's memory
     with log.stage("schedule"):
         tuner = None
@@ -283,7 +306,7 @@ def build(
         with log.stage("prepack"):
             prepack(plan)
     with log.stage("codegen"):
-        code = log.code = _machine_code(plan, device, hints, options)
+        code = log.code = row.machine_code(plan, device, hints, options)
     with log.stage("load"):
         program = log.program = Program(plan, code, device)
     replayed: Replayed | None = None
@@ -314,25 +337,11 @@ def build_control_flow(
         node.args = (compiled.number, *others, tensors, integers)
 
 
-def _target(device: torch.device) -> tuple[Target, Callable[[str, torch.dtype], bool]]:
-    """What is asked of a device, and of which scalar ops there is code for it."""
-    if device.type == "cpu":
-        return CPU, ops.supported
-    from ingot.codegen import triton  # what is for GPUs is imported for them
-
-    return GPU, triton.supported
-
-
 def _device(graph: torch.fx.Graph) -> torch.device:
     """The device of all tensors of a graph, or the GPU where some are on the CPU. Raises
     Unsupported for other two devices, and for one that there is no code for."""
     device, where = device_of(graph)
-    if device.type not in DEVICES or (
-        device.type == "cuda" and os.environ.get("INGOT_CUDA") == "0"
-    ):
-        raise unsupported("device", f"a tensor on the device {str(device)!r}", where)
-    if device.type == "cuda" and torch.version.hip:
-        raise unsupported("device", "a tensor on an AMD GPU", where)
+    require_code(device, where)
     return device
 
 
@@ -362,7 +371,7 @@ def _detached_windows(aten: AtenGraph, fakes: Sequence[Any]) -> list[OutputWindo
 
 def _tuner(device: torch.device) -> Tuner | None:
     """What chooses among ways to compute a product, on a GPU."""
-    if device.type == "cpu":
+    if device.type == "cpu" or torch.version.hip:
         return None
     from ingot.runtime.measuring import Measurement, chip_of
     from ingot.runtime.tuning import Tuner
@@ -370,33 +379,3 @@ def _tuner(device: torch.device) -> Tuner | None:
     full = float32_precisions()[0] != "tf32"
     chip = chip_of(device)
     return Tuner(chip, Measurement(device, chip), ("ieee",) if full else ("ieee", "tf32"))
-
-
-def _machine_code(
-    plan: Plan, device: torch.device, hints: Mapping[Symbol, int], options: Options
-) -> Any:
-    """The code of a plan's kernels; `hints` are the sizes of the call at hand."""
-    symbols = []
-    for symbol, *_ in plan.graph.symbols:
-        symbols.append(symbol)
-    if device.type == "cpu":
-        if options.emit == "cpp":
-            from ingot.codegen import cpp  # what few ask for is imported for them
-
-            return cpp.compile_kernels(plan.kernels, symbols)
-        return compile_kernels(plan.kernels, symbols)
-    from ingot.codegen import triton
-    from ingot.codegen.mixed import MixedKernels
-
-    major, minor = torch.cuda.get_device_capability(device)
-    steps = kernel_steps(plan)
-    launched = []
-    for step in steps:
-        if not step.on_host:
-            launched.append(step)
-    gpu = triton.Gpu("cuda", 10 * major + minor)
-    compiled = triton.compile_kernels(launched, gpu, unaligned_inputs(plan), hints)
-    if len(launched) == len(steps):
-        return compiled
-    host = compile_kernels([step.kernel for step in steps if step.on_host], symbols)
-    return MixedKernels(compiled, host, steps)

@@ -44,6 +44,7 @@ BACKWARDS = "compiled_backward"
 GRAPHS = "CUDA graphs"
 SCALERS = "steps of a gradient scaler"
 NESTED = "nested tensors"
+DONATION = "donated arguments"
 
 MISSING: dict[str, str] = {}
 """By the path of each name that this torch does not have: the feature that is off, "" for what the
@@ -244,6 +245,7 @@ is_checkpoint_valid = find(
 )
 neg_view = find("torch._neg_view", GRADIENTS)
 storage_use_count = find("torch._C._storage_Use_Count", GRAPHS)
+throw_on_mutable_data_ptr = find("torch._C._set_throw_on_mutable_data_ptr", DONATION)
 unsafe_set_version_counter = find("torch._C._autograd._unsafe_set_version_counter", GRADIENTS)
 will_engine_execute_node = find("torch._C._will_engine_execute_node", GRADIENTS)
 BackwardHookNode = find("torch.nn.modules._functions.BackwardHookFunction._backward_cls")
@@ -423,6 +425,9 @@ CUDAGraph = find("torch._C._CUDAGraph", optional=True)
 cuda_end_allocate_to_pool = find("torch._C._cuda_endAllocateToPool", optional=True)
 cuda_get_current_raw_stream = find("torch._C._cuda_getCurrentRawStream", optional=True)
 cuda_get_device = find("torch._C._cuda_getDevice", optional=True)
+cuda_get_memory_metadata = find("torch._C._cuda_getMemoryMetadata", optional=True)
+cuda_is_history_enabled = find("torch._C._cuda_isHistoryEnabled", optional=True)
+cuda_set_memory_metadata = find("torch._C._cuda_setMemoryMetadata", optional=True)
 cuda_is_current_stream_capturing = find("torch._C._cuda_isCurrentStreamCapturing", optional=True)
 
 # -- operators -------------------------------------------------------------------------------------

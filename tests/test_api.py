@@ -220,7 +220,7 @@ class TestOptions:
                 {"options": {"y": 1}},
                 ValueError,
                 "unknown option 'y'; one of numerics, freeze, specialize, emit, "
-                "memory_budget, verify, "
+                "memory_budget, donate, verify, "
                 "guard_filter_fn",
             ),
             (

@@ -25,7 +25,7 @@ STAGES = [
     "ingot.pipeline.lower",
     "ingot.pipeline.verify",
     "ingot.pipeline.schedule",
-    "ingot.pipeline._machine_code",
+    "ingot.devices.compile_kernels",
     "ingot.codegen.llvm.module.objects_of",
     "ingot.pipeline.Program",
     "ingot.compiler.GuardTree",

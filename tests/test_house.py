@@ -79,11 +79,14 @@ ROOMS: dict[str, set[str]] = {
         "loops",
         "runtime",
     },
+    # A row for each device: its code, from the folder that makes it.
+    "devices": {"codegen", "loops", "runtime", "schedule"},
     "pipeline": {
         "built",
         "capture",
         "codegen",
         "compilation",
+        "devices",
         "gradients",
         "graph",
         "loops",

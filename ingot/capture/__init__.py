@@ -7,6 +7,7 @@ from ingot.capture.captured import (
     argument_slots,
     capture_call,
     capture_continuation,
+    check_donated,
 )
 from ingot.capture.chain import Chain
 
@@ -18,4 +19,5 @@ __all__ = [
     "argument_slots",
     "capture_call",
     "capture_continuation",
+    "check_donated",
 ]

@@ -22,6 +22,7 @@ from ingot.capture import marks
 from ingot.capture.breaks import enter_chain, handled_here, leave
 from ingot.capture.bytecode import VERSION
 from ingot.capture.chain import Chain, Continuations
+from ingot.capture.donations import Donations, check_names, donations_of
 from ingot.capture.graph_inputs import GraphInput
 from ingot.capture.guard_set import GuardSet
 from ingot.capture.guards import Observed, Quantity, SpeculativeSizes
@@ -79,6 +80,7 @@ class Captured:
     protects: bool = False
     marked: frozenset[Quantity] = frozenset()  # the sizes that are marked to be symbols
     speculative: frozenset[Quantity] = frozenset()  # those that are speculative symbols
+    donations: Donations = Donations()
 
     def collect_shape_guards(self) -> None:
         """Takes over the relations between sizes that later stages relied on: to be called when the
@@ -116,6 +118,11 @@ def entry(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
     raise unsupported(
         "not-a-function", f"{type(fn).__name__} is not a Python function, method or module"
     )
+
+
+def check_donated(fn: Any, names: Sequence[str]) -> None:
+    """Raises ValueError for a name that is no parameter of `fn`."""
+    check_names(*entry(fn), names)
 
 
 def argument_slots(
@@ -215,7 +222,11 @@ def capture_call(
             values.append(session.wrap(slot, ArgSource(i, names[i])))
         return [session.root_frame(root, values)], None
 
-    return _capture(enter, request)
+    captured = _capture(enter, request)
+    donated = request.options.donate
+    if donated:
+        captured.donations = donations_of(captured, *entry(fn), donated)
+    return captured
 
 
 def capture_continuation(chain: Chain, state: Sequence[Any], request: Request) -> Captured:

@@ -73,7 +73,8 @@ class Report:
     backwards, `recomputed` those that backwards compute once more; both say why. `cuda_graphs` says
     of each program of
     `mode="reduce-overhead"` how it is replayed, or why it is not, `tuned` of each product that
-    `mode="max-autotune"` measured what was chosen. `kept` says whether programs were found among
+    `mode="max-autotune"` measured what was chosen, `donations` of each argument that is given up
+    whether a program takes its memory, or why not. `kept` says whether programs were found among
     those that earlier processes kept, or why they are not kept. `peak_bytes` and
     `backward_peak_bytes` count inputs, outputs and all that is alive between, as planned, for the
     program with the most; `compilations` holds every artefact.
@@ -90,6 +91,7 @@ class Report:
     fixed_sizes: list[str] = field(default_factory=list)
     cuda_graphs: list[str] = field(default_factory=list)
     tuned: list[str] = field(default_factory=list)
+    donations: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     peak_bytes: int | None = None
     arena_bytes: int | None = None
@@ -127,6 +129,7 @@ class Report:
         extend_with_new(self.guards, c.guards)
         extend_with_new(self.fixed_sizes, c.fixed_sizes)
         extend_with_new(self.tuned, tuned_texts(c))
+        extend_with_new(self.donations, donation_texts(c))
         if c.first_call is not None:
             self.first_call = (self.first_call or 0) + c.first_call
         for program in program_reports(c, number):
@@ -424,3 +427,19 @@ def replayed_texts(c: Compilation) -> list[str]:
 def tuned_texts(c: Compilation) -> list[str]:
     """A line for each product of a compilation, and of its gradients, that was measured."""
     return list(itertools.chain(*[program.log.tuned for program in (c, *backwards_of(c))]))
+
+
+def donation_texts(c: Compilation) -> list[str]:
+    """What became of the arguments that the caller gives up, as planned and in the calls so far."""
+    reasons: dict[str, str] = {}
+    reasons.update(c.log.donated)
+    donations = getattr(c.captured, "donations", None)
+    if donations is not None:
+        reasons.update(donations.kept)
+    texts = []
+    for what, why in reasons.items():
+        texts.append(f"{what} stays: {why}" if why else f"{what} is taken")
+    if c.log.program is not None:
+        for (what, why), calls in (c.log.program.native.kept_arguments or {}).items():
+            texts.append(f"{what} stayed in {plural(calls, 'call')}: {why}")
+    return texts

@@ -43,6 +43,7 @@ def lines_of(report: Report, width: int = WIDTH) -> list[str]:
     head += listed("fixed sizes", report.fixed_sizes, 4, "size")
     head += listed("CUDA graphs", report.cuda_graphs, 4, "program")
     head += listed("tuned", report.tuned, 4, "product")
+    head += listed("donated", report.donations, 4, "argument")
     saved = value_lines("saved for the backward", report.saved, 6)
     again = value_lines("computed again in the backward", report.recomputed, 5)
     most_guards = 7

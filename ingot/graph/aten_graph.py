@@ -79,7 +79,8 @@ class AtenGraph:
     several results) and `meta["where"]` (the user's line). The output node holds (output nodes,
     values of mutated inputs).
 
-    `lends` are the positions of inputs whose memory a result may be given, `uncounted` those of
+    `lends` are the positions of inputs whose memory a result may be given. Those among them that
+    the caller gives up are `donated`, with how errors call them. `uncounted` are those of
     inputs that are written without autograd being told, as what is done to `data` is.
 
     `copies` are components of the program that are not in the graph, since they are like one that
@@ -103,6 +104,7 @@ class AtenGraph:
         self.copies: list[list[Copy]] = []
         self.layers: Layers | None = None
         self.lends: frozenset[int] = frozenset()
+        self.donated: dict[int, str] = {}
         self.uncounted: frozenset[int] = frozenset()
         self.is_backward = False
         self.rewrites: list[str] = []  # what the passes removed and added, in order

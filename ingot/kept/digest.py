@@ -59,6 +59,7 @@ def key_of(captured: Captured, options: Options, sizes: Sizes) -> str:
         _surroundings(),
         _gpu(device),
         (options.mode, options.numerics, options.memory_budget),
+        captured.donations.given,
         sizes.facts(),
         tuple(_facts_of_inputs(list(map(attrgetter("fake"), captured.inputs)), sizes)),
         tuple(_facts_of_nodes(captured.graph_module.graph, sizes)),

@@ -646,7 +646,8 @@ class LoopGraph:
     must be computed though nobody may read them: doing so may raise an error. `mutated` names the
     inputs that the program writes, those among them that have no elements. `uncounted` names those
     of them of whose writes autograd is not told. `lends` names the inputs whose memory may become
-    that of a result once they have been read for the last time. `addressed` names the inputs of
+    that of a result once they have been read for the last time, `donated` those among them that the
+    caller gives up, with how errors call them. `addressed` names the inputs of
     which elements are counted from where their storage begins, by as_strided: these may lie before
     or behind the input's own. `copies` are parts of the program that are like a part of the graph,
     which alone has nodes: a list for each, of the inputs and outputs that take the place of others.
@@ -665,6 +666,7 @@ class LoopGraph:
     mutated: set[str] = field(default_factory=set)
     uncounted: set[str] = field(default_factory=set)
     lends: set[str] = field(default_factory=set)
+    donated: dict[str, str] = field(default_factory=dict)
     addressed: set[str] = field(default_factory=set)
     checks: list[tuple[Expr, str, Expr, str]] = field(default_factory=list)
     copies: list[list[dict[str, str]]] = field(default_factory=list)

@@ -1,88 +1,18 @@
 #include "cuda.h"
 
+#include "gpu_driver.h"
 #include "tensor.h"
 
-#include <dlfcn.h>
-
 enum {
-    MOST_DEVICES = 64,
     DYNAMIC_SHARED_BYTES = 8, /* CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES */
-    RELAXED = 2               /* CU_STREAM_CAPTURE_MODE_RELAXED */
+    RELAXED = 2               /* CU_STREAM_CAPTURE_MODE_RELAXED, and HIP's */
 };
-static const int ALWAYS_SHARED = 48 << 10; /* bytes that a block may have without asking */
+static const int ALWAYS_SHARED = 48
+                                 << 10; /* bytes that a block of CUDA's may have without asking */
 static const char NAME[] = "ingot.cuda.kernel";
 
-/* The part of the driver API that is used here. */
-static struct {
-    int (*init)(unsigned flags);
-    int (*device_get)(int *device, int ordinal);
-    int (*context_retain)(void **context, int device);
-    int (*context_get)(void **context);
-    int (*context_push)(void *context);
-    int (*context_pop)(void **context);
-    int (*module_load)(void **module, const void *image);
-    int (*module_unload)(void *module);
-    int (*module_function)(void **function, void *module, const char *name);
-    int (*function_set)(void *function, int attribute, int value);
-    int (*launch)(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x,
-                  unsigned threads_y, unsigned threads_z, unsigned shared, void *stream,
-                  void **parameters, void **extra);
-    int (*copy)(void *target, const void *source, size_t bytes, void *stream);
-    int (*is_recording)(void *stream, int *status);
-    int (*exchange_mode)(
-        int *mode); /* of this thread, about what it may do while something is recorded */
-    int (*error_text)(int error, const char **text);
-} driver;
-
 static int32_t (*current_stream)(int32_t device, void **stream); /* torch's C ABI */
-static PyObject *raw_stream;         /* the same through Python, where that is missing */
-static void *contexts[MOST_DEVICES]; /* of each device the one that torch uses too */
-
-static int failed(int status, const char *what) {
-    const char *text = NULL;
-    if (driver.error_text)
-        driver.error_text(status, &text);
-    PyErr_Format(PyExc_RuntimeError, "CUDA error: %s (%d), from %s", text ? text : "unknown",
-                 status, what);
-    return -1;
-}
-
-static int find_driver(void) {
-    static const struct {
-        void *place;
-        const char *name;
-    } symbols[] = {{&driver.init, "cuInit"},
-                   {&driver.device_get, "cuDeviceGet"},
-                   {&driver.context_retain, "cuDevicePrimaryCtxRetain"},
-                   {&driver.context_get, "cuCtxGetCurrent"},
-                   {&driver.context_push, "cuCtxPushCurrent_v2"},
-                   {&driver.context_pop, "cuCtxPopCurrent_v2"},
-                   {&driver.module_load, "cuModuleLoadData"},
-                   {&driver.module_unload, "cuModuleUnload"},
-                   {&driver.module_function, "cuModuleGetFunction"},
-                   {&driver.function_set, "cuFuncSetAttribute"},
-                   {&driver.launch, "cuLaunchKernel"},
-                   {&driver.copy, "cuMemcpyHtoDAsync_v2"},
-                   {&driver.is_recording, "cuStreamIsCapturing"},
-                   {&driver.exchange_mode, "cuThreadExchangeStreamCaptureMode"},
-                   {&driver.error_text, "cuGetErrorString"}};
-    if (driver.error_text != NULL)
-        return 0;
-    void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-    if (library == NULL) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "there is no CUDA driver: libcuda.so.1 cannot be loaded");
-        return -1;
-    }
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(symbols); i++)
-        if ((*(void **)symbols[i].place = dlsym(library, symbols[i].name)) == NULL) {
-            driver.error_text = NULL;
-            PyErr_Format(PyExc_RuntimeError, "the CUDA driver has no %s", symbols[i].name);
-            return -1;
-        }
-    int status = driver.init(0);
-    return status ? failed(status, "cuInit") : 0;
-}
+static PyObject *raw_stream; /* the same through Python, where that is missing */
 
 static int find_stream(void) {
     if (current_stream || raw_stream)
@@ -108,38 +38,15 @@ static int stream_of(int device, void **stream) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Makes the device's context current. 1 if it was not, 0 if it was, -1 with an exception set. */
-static int enter(int device) {
-    void *current = NULL;
-    int status = driver.context_get(&current);
-    if (status == 0 && current != NULL && current == contexts[device])
-        return 0;
-    if (status == 0)
-        status = driver.context_push(contexts[device]);
-    return status ? failed(status, "cuCtxPushCurrent") : 1;
-}
-
 /* Finds what is called here, and the device's context. */
 static int prepare(int device) {
-    int handle, status;
-    if (device < 0 || device >= MOST_DEVICES) {
-        PyErr_Format(PyExc_ValueError, "device %d", device);
-        return -1;
-    }
-    if (contexts[device])
-        return 0;
-    if (find_driver() < 0 || find_stream() < 0)
-        return -1;
-    if ((status = driver.device_get(&handle, device)) ||
-        (status = driver.context_retain(&contexts[device], handle)))
-        return failed(status, "cuDevicePrimaryCtxRetain");
-    return 0;
+    return ingot_gpu_prepare(device) < 0 || find_stream() < 0 ? -1 : 0;
 }
 
 int ingot_cuda_begin(int device, void **stream) {
     if (prepare(device) < 0) /* nothing was loaded for a program that only calls libraries */
         return -1;
-    int entered = enter(device);
+    int entered = ingot_gpu_enter(device);
     if (entered >= 0 && stream_of(device, stream) < 0) {
         if (entered)
             ingot_cuda_end();
@@ -148,10 +55,7 @@ int ingot_cuda_begin(int device, void **stream) {
     return entered;
 }
 
-void ingot_cuda_end(void) {
-    void *context;
-    driver.context_pop(&context);
-}
+void ingot_cuda_end(void) { ingot_gpu_leave(); }
 
 int ingot_cuda_launch(const IngotCudaKernel *kernel, int64_t grid, int threads, int shared,
                       void *stream, void **parameters) {
@@ -160,19 +64,19 @@ int ingot_cuda_launch(const IngotCudaKernel *kernel, int64_t grid, int threads, 
                      (long long)grid);
         return -1;
     }
-    int status = driver.launch(kernel->function, (unsigned)grid, 1, 1, (unsigned)threads, 1, 1,
-                               (unsigned)shared, stream, parameters, NULL);
-    return status ? failed(status, "cuLaunchKernel") : 0;
+    int status = ingot_gpu_driver.launch(kernel->function, (unsigned)grid, 1, 1, (unsigned)threads,
+                                         1, 1, (unsigned)shared, stream, parameters, NULL);
+    return status ? ingot_gpu_failed(status, "cuLaunchKernel") : 0;
 }
 
 int ingot_cuda_is_recording(void *stream) {
-    int recording = 0, status = driver.is_recording(stream, &recording);
-    return status ? failed(status, "cuStreamIsCapturing") : recording != 0;
+    int recording = 0, status = ingot_gpu_driver.is_recording(stream, &recording);
+    return status ? ingot_gpu_failed(status, "cuStreamIsCapturing") : recording != 0;
 }
 
 int ingot_cuda_copy(void *target, const void *source, size_t bytes, void *stream) {
-    int status = driver.copy(target, source, bytes, stream);
-    return status ? failed(status, "cuMemcpyHtoDAsync") : 0;
+    int status = ingot_gpu_driver.copy(target, source, bytes, stream);
+    return status ? ingot_gpu_failed(status, "cuMemcpyHtoDAsync") : 0;
 }
 
 /* -- loading ----------------------------------------------------------------------------------- */
@@ -186,12 +90,12 @@ const IngotCudaKernel *ingot_cuda_kernel(PyObject *capsule) {
    he records. */
 static int relax(void) {
     int mode = RELAXED;
-    return driver.exchange_mode(&mode) ? RELAXED : mode;
+    return ingot_gpu_driver.exchange_mode(&mode) ? RELAXED : mode;
 }
 
 static void restore(int mode) {
     if (mode != RELAXED)
-        driver.exchange_mode(&mode);
+        ingot_gpu_driver.exchange_mode(&mode);
 }
 
 static void unload(PyObject *capsule) {
@@ -203,10 +107,10 @@ static void unload(PyObject *capsule) {
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
     /* While the process ends, the driver may be gone: then there is nothing to unload. */
-    int entered = enter(kernel->device);
+    int entered = ingot_gpu_enter(kernel->device);
     if (entered >= 0) {
         int mode = relax();
-        driver.module_unload(kernel->module);
+        ingot_gpu_driver.module_unload(kernel->module);
         restore(mode);
     }
     if (entered == 1)
@@ -216,16 +120,16 @@ static void unload(PyObject *capsule) {
 }
 
 static int load_into(IngotCudaKernel *kernel, const char *image, const char *name, int shared) {
-    int status = driver.module_load(&kernel->module, image);
+    int status = ingot_gpu_driver.module_load(&kernel->module, image);
     if (status)
-        return failed(status, "cuModuleLoadData");
-    if ((status = driver.module_function(&kernel->function, kernel->module, name)) == 0 &&
-        shared > ALWAYS_SHARED)
-        status = driver.function_set(kernel->function, DYNAMIC_SHARED_BYTES, shared);
+        return ingot_gpu_failed(status, "cuModuleLoadData");
+    if ((status = ingot_gpu_driver.module_function(&kernel->function, kernel->module, name)) == 0 &&
+        shared > ALWAYS_SHARED && ingot_gpu_driver.function_set)
+        status = ingot_gpu_driver.function_set(kernel->function, DYNAMIC_SHARED_BYTES, shared);
     if (status == 0)
         return 0;
-    driver.module_unload(kernel->module);
-    return failed(status, "cuModuleGetFunction");
+    ingot_gpu_driver.module_unload(kernel->module);
+    return ingot_gpu_failed(status, "cuModuleGetFunction");
 }
 
 static PyObject *load_cuda(PyObject *Py_UNUSED(module), PyObject *arguments) {
@@ -239,7 +143,7 @@ static PyObject *load_cuda(PyObject *Py_UNUSED(module), PyObject *arguments) {
     if (kernel == NULL)
         return PyErr_NoMemory();
     kernel->device = device;
-    int entered = enter(device);
+    int entered = ingot_gpu_enter(device);
     int mode = relax(), loaded = entered < 0 ? -1 : load_into(kernel, image, name, shared);
     restore(mode);
     if (entered == 1)

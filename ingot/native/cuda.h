@@ -1,5 +1,5 @@
-/* Kernels of a CUDA device, by its driver, which is found at run time: nothing is linked against
- * it. */
+/* Kernels of a device that torch calls "cuda": NVIDIA's, or AMD's in a torch that is built for
+   them. Which driver loads and launches them is the affair of gpu_driver.h. */
 #ifndef INGOT_CUDA_H
 #define INGOT_CUDA_H
 

@@ -9,7 +9,9 @@
 
 int64_t ingot_lent_from = 64 << 10;
 
-static PyObject *storage_owners, *name_use_count;
+static PyObject *storage_owners, *name_use_count, *name_untyped_storage;
+static Py_ssize_t idle_references; /* to the object that Python has of a storage, where only torch
+                                      and whoever asks for it hold it; 0: not known */
 static PyObject *keepers; /* of memory that recordings write again: how many owners it has when
                              nobody borrows it */
 static Py_ssize_t data_in_storage; /* bytes; the deleter comes next */
@@ -33,16 +35,43 @@ static long kept_by(PyObject *storage) {
     return count ? PyLong_AsLong(count) : 0;
 }
 
-/* Whether a reference is the only one to a tensor, and that to its memory, but for a recording. */
-static bool is_alone(PyObject *tensor, uintptr_t storage) {
-    if (Py_REFCNT(tensor) != 1 ||
-        read_count(PyObject_CallMethodNoArgs(tensor, name_use_count)) != 1)
+static long owners_of(PyObject *storage) {
+    return storage ? read_count(PyObject_CallOneArg(storage_owners, storage)) : -1;
+}
+
+/* Whether one of the owners of a tensor's memory is the object that Python has of its storage,
+   which nobody holds: where it was asked for once, torch keeps it as long as the memory. */
+static bool has_idle_object(PyObject *tensor, PyObject *storage, long owners) {
+    PyObject *object = PyObject_CallMethodNoArgs(tensor, name_untyped_storage);
+    bool idle = object != NULL && idle_references > 0 && Py_REFCNT(object) == idle_references &&
+                owners_of(storage) == owners;
+    PyErr_Clear();
+    Py_XDECREF(object);
+    return idle;
+}
+
+/* Whether a tensor is all that holds its memory, but for a recording, if that counts as none. */
+static bool has_one_owner(PyObject *tensor, uintptr_t storage, bool but_recordings) {
+    if (read_count(PyObject_CallMethodNoArgs(tensor, name_use_count)) != 1)
         return false;
     PyObject *number = PyLong_FromSize_t(storage);
-    long owners = number ? read_count(PyObject_CallOneArg(storage_owners, number)) : -1;
-    bool alone = owners > 0 && owners == 1 + kept_by(number);
+    const long owners = owners_of(number), alone = 1 + (but_recordings ? kept_by(number) : 0);
+    const bool found =
+        owners > 0 &&
+        (owners == alone || (owners == alone + 1 && has_idle_object(tensor, number, owners)));
     Py_XDECREF(number);
-    return alone;
+    return found;
+}
+
+bool ingot_has_one_owner(PyObject *tensor, uintptr_t storage) {
+    return data_in_storage != 0 && has_one_owner(tensor, storage, false);
+}
+
+Py_ssize_t ingot_data_in_storage(void) { return data_in_storage; }
+
+/* Whether a reference is the only one to a tensor, and that to its memory, but for a recording. */
+static bool is_alone(PyObject *tensor, uintptr_t storage) {
+    return Py_REFCNT(tensor) == 1 && has_one_owner(tensor, storage, true);
 }
 
 bool ingot_is_alone(PyObject *tensor) {
@@ -79,6 +108,12 @@ static void *deleter_on(const IngotDevice *device) {
     return deleters[type];
 }
 
+bool ingot_is_torchs_memory(uintptr_t storage, const IngotDevice *device) {
+    void *deleter = data_in_storage ? deleter_of(storage) : NULL;
+    return deleter != NULL &&
+           (deleter == deleter_on(device) || deleter == (void *)ingot_heap_give_back);
+}
+
 PyObject *ingot_lent(PyObject *tensor, const IngotLayout *layout) {
     IngotTensorFacts facts;
     uintptr_t storage, begin, end;
@@ -86,12 +121,8 @@ PyObject *ingot_lent(PyObject *tensor, const IngotLayout *layout) {
         ingot_tensor_facts(tensor, &facts) < 0 || facts.storage_offset != 0 ||
         facts.dtype != layout->number || ingot_tensor_extent(tensor, &begin, &end) < 0 ||
         (int64_t)(end - begin) != ingot_layout_bytes(layout) ||
-        ingot_tensor_storage(tensor, &storage) < 0)
-        return NULL;
-    void *deleter = deleter_of(storage);
-    if (deleter == NULL ||
-        (deleter != deleter_on(layout->device) && deleter != (void *)ingot_heap_give_back) ||
-        !is_alone(tensor, storage))
+        ingot_tensor_storage(tensor, &storage) < 0 ||
+        !ingot_is_torchs_memory(storage, layout->device) || !is_alone(tensor, storage))
         return NULL;
     return ingot_window(tensor, layout, 0);
 }
@@ -140,6 +171,22 @@ static Py_ssize_t find_data(uintptr_t storage, const void *data) {
     return 0;
 }
 
+/* Where the object of a storage counts among its owners, and goes on to do so. */
+static void probe_objects(PyObject *tensor, uintptr_t storage) {
+    PyObject *number = PyLong_FromSize_t(storage);
+    const long before = owners_of(number);
+    for (int i = 0; i < 2; i++) {
+        PyObject *object = PyObject_CallMethodNoArgs(tensor, name_untyped_storage);
+        if (object != NULL && i == 1 && owners_of(number) == before + 1)
+            idle_references = Py_REFCNT(object);
+        Py_XDECREF(object);
+    }
+    if (owners_of(number) != before + 1)
+        idle_references = 0;
+    PyErr_Clear();
+    Py_XDECREF(number);
+}
+
 static void probe(PyObject *names) {
     PyObject *tensor = Py_XNewRef(PyDict_GetItemString(names, "probe"));
     PyObject *shared = Py_XNewRef(PyDict_GetItemString(names, "shared"));
@@ -158,6 +205,7 @@ static void probe(PyObject *names) {
             if (context == data) {
                 data_in_storage = found;
                 deleters[0] = deleter_of(storage);
+                probe_objects(tensor, storage);
             }
         }
     }
@@ -176,8 +224,9 @@ int ingot_lending_init(void) {
     storage_owners = ingot_torch_private("storage_use_count");
     PyErr_Clear();
     name_use_count = PyUnicode_InternFromString("_use_count");
+    name_untyped_storage = PyUnicode_InternFromString("untyped_storage");
     PyObject *names = PyDict_New(), *ran = NULL;
-    if (name_use_count == NULL || names == NULL) {
+    if (name_use_count == NULL || name_untyped_storage == NULL || names == NULL) {
         Py_XDECREF(names);
         return -1;
     }

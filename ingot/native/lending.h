@@ -17,6 +17,15 @@ extern int64_t ingot_lent_from;
 /* Whether a reference is the only one to a tensor of torch's own memory, and that to the memory. */
 bool ingot_is_alone(PyObject *tensor);
 
+/* Whether the memory of a storage is an allocation of torch's or of our heap's. */
+bool ingot_is_torchs_memory(uintptr_t storage, const IngotDevice *device);
+
+/* Whether a tensor, however many references Python has to it, is all that holds its memory. */
+bool ingot_has_one_owner(PyObject *tensor, uintptr_t storage);
+
+/* How many bytes into a storage its address of memory lies; 0 where that is not known. */
+Py_ssize_t ingot_data_in_storage(void);
+
 /* A tensor of this layout in the memory of `tensor`, of which the caller has a reference, if nobody
    has another, nor to the memory, but for a recording that lends it; if that is an allocation of
    torch's or of our heap's, and if it is of just this size. NULL without an exception where it is

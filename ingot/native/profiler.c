@@ -72,6 +72,55 @@ void ingot_event_end(IngotEvent *event) {
         call_for_range(range_pop, NULL);
 }
 
+/* -- the names of memory ------------------------------------------------------------------------
+ */
+
+/* Of torch, whose history of GPU memory has a text beside each event; NULL: it has not. */
+static PyObject *is_memory_recorded, *memory_name, *set_memory_name;
+
+static void name_memory(PyObject *is_recorded, PyObject *get, PyObject *set) {
+    Py_XSETREF(is_memory_recorded, Py_XNewRef(is_recorded));
+    Py_XSETREF(memory_name, Py_XNewRef(get));
+    Py_XSETREF(set_memory_name, Py_XNewRef(set));
+}
+
+/* Names are an aid as well. A new reference; NULL, without an exception, where the call fails. */
+static PyObject *called_for_name(PyObject *function, PyObject *name) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *result = name ? PyObject_CallOneArg(function, name) : PyObject_CallNoArgs(function);
+    if (result == NULL) {
+        PyErr_WriteUnraisable(function);
+        name_memory(NULL, NULL, NULL);
+    }
+    PyErr_Restore(type, value, traceback);
+    return result;
+}
+
+bool ingot_memory_is_recorded(void) {
+    PyObject *answer =
+        is_memory_recorded ? called_for_name(is_memory_recorded, NULL) : Py_NewRef(Py_False);
+    Py_XDECREF(answer);
+    return answer == Py_True;
+}
+
+PyObject *ingot_memory_name_before(void) {
+    return memory_name ? called_for_name(memory_name, NULL) : NULL;
+}
+
+void ingot_memory_name(PyObject *name) {
+    if (set_memory_name)
+        Py_XDECREF(called_for_name(set_memory_name, name));
+}
+
+static PyObject *name_memory_by(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *is_recorded = NULL, *get = NULL, *set = NULL;
+    if (!PyArg_ParseTuple(args, "|OOO", &is_recorded, &get, &set))
+        return NULL;
+    name_memory(set ? is_recorded : NULL, set ? get : NULL, set);
+    Py_RETURN_NONE;
+}
+
 static PyObject *mark_steps(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *push = NULL, *pop = NULL;
     if (!PyArg_ParseTuple(args, "|OO", &push, &pop))
@@ -81,6 +130,11 @@ static PyObject *mark_steps(PyObject *Py_UNUSED(module), PyObject *args) {
 }
 
 static PyMethodDef methods[] = {
+    {"name_memory_by", name_memory_by, METH_VARARGS,
+     "name_memory_by(is_recorded, get, set): while is_recorded() is True, set(name) is called "
+     "before "
+     "a program on a GPU asks for memory, and the name that get() gave is set behind it; without "
+     "arguments, nothing is."},
     {"mark_steps", mark_steps, METH_VARARGS,
      "mark_steps(push, pop): from now on, push(name) and pop() are called around each step of "
      "programs; without arguments, nothing is."},

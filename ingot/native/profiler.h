@@ -24,4 +24,13 @@ bool ingot_is_profiled(void);
 void ingot_event_begin(IngotEvent *event, PyObject *name);
 void ingot_event_end(IngotEvent *event);
 
+/* Whether torch records what its GPU allocator is asked for. Takes a call of torch's. */
+bool ingot_memory_is_recorded(void);
+
+/* From now on memory is recorded under that name, a str. Keeps the exception that may be set. */
+void ingot_memory_name(PyObject *name);
+
+/* The name before; NULL where there is none to be had. To be given to `ingot_memory_name` again. */
+PyObject *ingot_memory_name_before(void);
+
 #endif

@@ -1,6 +1,7 @@
 /* The type `Program`, and a call of one: a frame, the steps, the outputs. */
 #include "heap.h"
 #include "program.h"
+#include "donation.h"
 #include "grad_mode.h"
 #include "lending.h"
 #include "program_parts.h"
@@ -55,6 +56,8 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
     }
     frame->elsewhere = entered == 1;
     if (status == 0)
+        ingot_program_name_memory(program, frame);
+    if (status == 0)
         status = ingot_program_bind(program, frame, inputs, taken);
     if (status == 0)
         status = ingot_program_run_steps(program, frame);
@@ -63,6 +66,7 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
         ingot_swap_grad_mode(1);
     if (status == 0)
         status = make_outputs(program, frame, outputs);
+    ingot_program_end_names(frame);
     if (entered == 1)
         ingot_cuda_end();
     if (status < 0) {
@@ -73,6 +77,8 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
     /* Releasing tensors may run Python. */
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
+    if (program->donated_count)
+        ingot_program_settle_donations(program, frame, status < 0);
     ingot_program_give_back_frame(program, frame);
     PyErr_Restore(type, value, traceback);
     Py_DECREF(self);
@@ -142,6 +148,7 @@ static PyObject *program_new(PyTypeObject *type, PyObject *arguments, PyObject *
 static int program_traverse(PyObject *self, visitproc visit, void *arg) {
     Program *program = (Program *)self;
     Py_VISIT(program->description);
+    Py_VISIT(program->kept_arguments);
     return 0;
 }
 
@@ -155,6 +162,7 @@ static int program_clear(PyObject *self) {
     program->input_count = -1; /* nothing is left to run */
     program->names = NULL;
     Py_CLEAR(program->description);
+    Py_CLEAR(program->kept_arguments);
     return 0;
 }
 
@@ -203,6 +211,8 @@ static PyMemberDef members[] = {
      "What the program was made from."},
     {"layout_mismatches", T_PYSSIZET, offsetof(Program, layout_mismatches), READONLY,
      "How many results of library calls had another layout than predicted, and were copied."},
+    {"kept_arguments", T_OBJECT, offsetof(Program, kept_arguments), READONLY,
+     "None, or how often donated arguments stayed as they were, by (name, why)."},
     {"lays_out", T_ULONGLONG, offsetof(Program, lays_out), 0,
      "Not 0 where inputs may have other strides or another type than described, as what hooks on "
      "saved tensors return: "
@@ -303,7 +313,8 @@ static PyMethodDef methods[] = {
 
 int ingot_program_register(PyObject *module) {
     if (ingot_allocate_init() < 0 || ingot_lending_register(module) < 0 ||
-        ingot_lending_init() < 0 || ingot_program_calls_init() < 0 || ingot_grad_mode_init() < 0 ||
+        ingot_lending_init() < 0 || ingot_donation_register(module) < 0 ||
+        ingot_program_calls_init() < 0 || ingot_grad_mode_init() < 0 ||
         PyModule_AddFunctions(module, methods) < 0)
         return -1;
     return PyModule_AddType(module, &IngotProgram_Type);

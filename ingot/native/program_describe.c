@@ -521,15 +521,28 @@ static int read_names(Program *program, PyObject *names) {
     return 0;
 }
 
+static int read_donated(Program *program, PyObject *object, void *part) {
+    Donated *donated = part;
+    PyObject *buffer;
+    if (!PyArg_ParseTuple(object, "OU", &buffer, &donated->name) ||
+        read_position(buffer, program->buffer_count, "donated buffer", &donated->buffer) < 0)
+        return -1;
+    if (program->buffers[donated->buffer].place != INPUT)
+        return malformed("only inputs are donated", object);
+    program->buffers[donated->buffer].needs_data = 1;
+    return 0;
+}
+
 int ingot_program_describe(Program *program, PyObject *description) {
     PyObject *symbols, *expressions, *constants, *buffers, *views, *steps, *outputs, *arena, *bytes,
-        *owner, *device = Py_None, *stages = NULL, *peak = Py_None, *joined = NULL, *names = NULL;
+        *owner, *device = Py_None, *stages = NULL, *peak = Py_None, *joined = NULL, *names = NULL,
+                *donated = NULL;
     long long most_joined = -1;
     program->peak_bytes = program->traces_from = -1;
-    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpOOLiO", &program->input_count, &symbols,
+    if (!PyArg_ParseTuple(description, "iOOOOOOOOOO|OOpOOLiOO", &program->input_count, &symbols,
                           &expressions, &constants, &buffers, &views, &steps, &outputs, &arena,
                           &bytes, &owner, &device, &stages, &program->frugal, &peak, &joined,
-                          &most_joined, &program->traces_from, &names))
+                          &most_joined, &program->traces_from, &names, &donated))
         return -1;
     program->device = (IngotDevice){device, 0, -1};
     if (device != Py_None &&
@@ -549,6 +562,8 @@ int ingot_program_describe(Program *program, PyObject *description) {
     READ(views, read_view, view_count, views);
     READ(steps, read_step, step_count, steps);
     READ(outputs, read_output, output_count, outputs);
+    if (donated)
+        READ(donated, read_donated, donated_count, donated);
 #undef READ
     if (status == 0)
         status = read_position(arena, value_count(program), "arena", &program->arena_bytes);

@@ -1,4 +1,6 @@
 /* Frames: what one running call of a program holds, made ready for its inputs. */
+#include "donation.h"
+#include "program.h"
 #include "program_parts.h"
 
 #include <stdbool.h>
@@ -44,6 +46,8 @@ static size_t lay_out_frame(const Program *program, Frame *frame, char *memory) 
     frame->begins = carve(&memory, &used, (size_t)program->widest_kernel, sizeof(void *));
     frame->extents = carve(&memory, &used, (size_t)program->most_parts, sizeof(int64_t));
     frame->arguments = carve(&memory, &used, (size_t)program->widest_call + 1, sizeof(PyObject *));
+    frame->donors = carve(&memory, &used, (size_t)program->donated_count, sizeof(PyObject *));
+    frame->overwritten = carve(&memory, &used, (size_t)program->donated_count, sizeof(bool));
     frame->given = carve(&memory, &used, (size_t)program->most_tensors, sizeof(PyObject *));
     return used;
 }
@@ -251,12 +255,84 @@ static int bind_inputs(Program *program, Frame *frame, PyObject *const *inputs) 
     return 0;
 }
 
+/* -- donations --------------------------------------------------------------------------------- */
+
+/* Counts a donated argument that stays as it is. */
+static int note_kept(Program *program, const Donated *donated, const char *why) {
+    PyObject *key = Py_BuildValue("(Os)", donated->name, why), *count = NULL;
+    if (program->kept_arguments == NULL)
+        program->kept_arguments = PyDict_New();
+    if (key != NULL && program->kept_arguments != NULL) {
+        PyObject *before = PyDict_GetItemWithError(program->kept_arguments, key);
+        count = PyLong_FromLong(before ? PyLong_AsLong(before) + 1 : 1);
+    }
+    int status = count ? PyDict_SetItem(program->kept_arguments, key, count) : -1;
+    Py_XDECREF(key);
+    Py_XDECREF(count);
+    return status;
+}
+
+/* Takes the memory of the arguments that the caller gives up. */
+static int take_donations(Program *program, Frame *frame) {
+    for (int i = 0; i < program->donated_count; i++) {
+        const Donated *donated = &program->donated[i];
+        const Buffer *buffer = &program->buffers[donated->buffer];
+        const IngotDevice *device = buffer->geometry.on_host ? NULL : &program->device;
+        const char *why = NULL;
+        PyObject *taken = NULL, *tensor = frame->tensors[donated->buffer];
+        if (program->device.type == INGOT_CUDA && ingot_program_is_near_recording(frame))
+            why = "the program records CUDA graphs, whose replays may write there";
+        else
+            taken = ingot_donation_take(tensor, buffer->geometry.dtype, device, &why);
+        if (taken != NULL) {
+            frame->donors[i] = tensor;
+            frame->tensors[donated->buffer] = taken;
+        } else if (why == NULL || note_kept(program, donated, why) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+bool ingot_program_may_overwrite(const Program *program, const Frame *frame, int buffer) {
+    for (int i = 0; i < program->donated_count; i++)
+        if (program->donated[i].buffer == buffer)
+            return frame->donors[i] != NULL;
+    return frame->consumes;
+}
+
+void ingot_program_note_overwritten(const Program *program, Frame *frame, int buffer) {
+    for (int i = 0; i < program->donated_count; i++)
+        if (program->donated[i].buffer == buffer)
+            frame->overwritten[i] = true;
+}
+
+void ingot_program_settle_donations(const Program *program, Frame *frame, bool failed) {
+    for (int i = 0; i < program->donated_count; i++) {
+        PyObject *donor = frame->donors[i], *taken = frame->tensors[program->donated[i].buffer];
+        const bool whole = taken != NULL && !frame->overwritten[i];
+        frame->donors[i] = NULL;
+        frame->overwritten[i] = false;
+        if (donor == NULL)
+            continue;
+        if (failed && whole)
+            ingot_donation_return(donor, taken);
+        else {
+            ingot_left_traces = ingot_left_traces || failed;
+            if (ingot_donation_declare(donor, program->donated[i].name) < 0)
+                PyErr_WriteUnraisable(donor);
+        }
+        Py_DECREF(donor);
+    }
+}
+
 int ingot_program_bind(Program *program, Frame *frame, PyObject *const *inputs, PyObject **taken) {
     if (bind_inputs(program, frame, inputs) < 0 || read_symbols(program, frame, inputs) < 0)
         return -1;
     frame->consumes = taken != NULL;
     if (taken)
         ingot_clear_references(taken, program->input_count);
+    if (program->donated_count && take_donations(program, frame) < 0)
+        return -1;
     if (!frame->prepared && prepare(program, frame) < 0)
         return -1;
     if (program->frugal && prepare_arena(program, frame) < 0)

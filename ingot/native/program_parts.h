@@ -69,6 +69,12 @@ typedef struct {
     PyObject *errors;
 } KernelStep;
 
+/* An input whose memory the caller gives up: how errors call the argument. */
+typedef struct {
+    int buffer;
+    PyObject *name;
+} Donated;
+
 /* What a call gives a value, which is known to lie in lower .. upper: the size of a result's
  * dimension, or, with dim -1, the result. */
 typedef struct {
@@ -195,15 +201,19 @@ typedef struct Frame {
     int joined;      /* the small buffers are in the arena */
     void **pointers; /* room for the widest kernel's arguments, for where they begin ... */
     void **begins;
-    int64_t *extents;     /* ... and for the extents of the most parts */
-    void *stream;         /* of a CUDA program: torch's current one ... */
-    int elsewhere;        /* ... which is on another device than the thread's own */
-    int consumes;         /* the caller has let go of the inputs */
+    int64_t *extents;  /* ... and for the extents of the most parts */
+    void *stream;      /* of a CUDA program: torch's current one ... */
+    int elsewhere;     /* ... which is on another device than the thread's own */
+    int consumes;      /* the caller has let go of the inputs */
+    PyObject **donors; /* per donated input: the caller's tensor, whose memory was taken, or NULL */
+    bool *overwritten; /* ... and whether it is another buffer's by now */
     PyObject **arguments; /* room for the widest call's arguments, one free in front */
     PyObject **given;     /* room for the tensors in them, borrowed */
     int given_count;
     char *scratch, *scratch_block;
     size_t scratch_bytes;
+    PyObject *memory_name; /* torch's before this call, which gives names to what it allocates; else
+                              NULL */
 } Frame;
 
 typedef struct {
@@ -237,6 +247,10 @@ typedef struct {
     uint64_t plain_keys; /* the dispatch keys of a plain tensor there; 0: not known yet */
     Frame *idle;
     Py_ssize_t layout_mismatches;
+    int donated_count;
+    Donated *donated;
+    PyObject *kept_arguments; /* a dict: how often donated arguments stayed as they were, by (name,
+                                 why) */
     PyObject *names;      /* a tuple: per step, what profilers call it, None where they do not see
                              it; NULL: no step is seen */
     int64_t *nanoseconds; /* per step, over the calls since profiling began; NULL while it is off */
@@ -279,14 +293,27 @@ void ingot_program_free_idle_frames(Program *program);
 /* Makes a frame ready for its inputs. `taken`: NULL, or the inputs, references that are let go once
  * the frame holds its own. 0, or -1 with an exception set. */
 int ingot_program_bind(Program *program, Frame *frame, PyObject *const *inputs, PyObject **taken);
+/* Whether the memory of an input is the program's, to be written over once it has been read. */
+bool ingot_program_may_overwrite(const Program *program, const Frame *frame, int buffer);
+/* Notes that a donated input's memory is that of another buffer. */
+void ingot_program_note_overwritten(const Program *program, Frame *frame, int buffer);
+/* Ends the donations of a call: what was taken has no values for the caller any more, or goes back
+ * to him where the call has `failed` before it was needed. */
+void ingot_program_settle_donations(const Program *program, Frame *frame, bool failed);
 /* Evaluates the expressions of a stage. */
 int ingot_program_evaluate(const Program *program, Frame *frame, int stage);
 
-/* program_steps.c: runs all steps; 0, or -1 with an exception set. */
+/* program_steps.c: where torch records memory, has what the program allocates carry names, until
+ * the second function is called. */
+void ingot_program_name_memory(const Program *program, Frame *frame);
+void ingot_program_end_names(Frame *frame);
+/* Runs all steps; 0, or -1 with an exception set. */
 int ingot_program_run_steps(Program *program, Frame *frame);
 /* Whether the frame's stream is being recorded: 1, 0, or -1 with an exception set. Lets the program
  * stay then, unless the recording holds it. */
 int ingot_program_note_recording(Program *program, const Frame *frame);
+/* Whether the user records CUDA graphs, or has: their replays write memory that torch hands out. */
+bool ingot_program_is_near_recording(const Frame *frame);
 /* This thread's recording holds its program, and what that made: see cuda_graphs.py. */
 extern _Thread_local bool ingot_records_for_itself;
 

@@ -32,20 +32,27 @@ int ingot_program_note_recording(Program *program, const Frame *frame) {
     return recording;
 }
 
+bool ingot_program_is_near_recording(const Frame *frame) {
+    return users_record || ingot_cuda_is_recording(frame->stream) != 0;
+}
+
 /* A tensor in the memory of what a step lends it; NULL where that is not to be had. A recording
    would write where its pool has no memory. */
 static PyObject *lent(Program *program, Frame *frame, const AllocateStep *step,
                       const IngotLayout *layout) {
-    PyObject *lender = step->lender < 0 || !frame->consumes ? NULL : frame->tensors[step->lender],
-             *tensor;
-    if (lender == NULL || ingot_layout_bytes(layout) < ingot_lent_from)
+    if (step->lender < 0 || !ingot_program_may_overwrite(program, frame, step->lender))
         return NULL;
-    if (program->device.type == INGOT_CUDA &&
-        (users_record || ingot_cuda_is_recording(frame->stream) != 0))
+    const bool is_donated = !frame->consumes; /* all that is asked here was asked before */
+    if (!is_donated && ingot_layout_bytes(layout) < ingot_lent_from)
         return NULL;
-    tensor = ingot_lent(lender, layout);
-    if (tensor != NULL)
+    if (!is_donated && program->device.type == INGOT_CUDA && ingot_program_is_near_recording(frame))
+        return NULL;
+    PyObject *lender = frame->tensors[step->lender];
+    PyObject *tensor = lender ? ingot_lent(lender, layout) : NULL;
+    if (tensor != NULL) {
         frame->data[step->buffer] = frame->data[step->lender];
+        ingot_program_note_overwritten(program, frame, step->lender);
+    }
     return tensor;
 }
 
@@ -399,7 +406,49 @@ static int run_steps_seen(Program *program, Frame *frame) {
     return status;
 }
 
+/* What memory is called that a step asks for: the step that needs it comes behind. */
+static PyObject *name_of_memory(const Program *program, int step) {
+    while (step < program->step_count - 1 && program->steps[step].kind == STEP_ALLOCATE)
+        step++;
+    return step < program->step_count ? PyTuple_GET_ITEM(program->names, step) : Py_None;
+}
+
+void ingot_program_name_memory(const Program *program, Frame *frame) {
+    if (program->names == NULL || program->device.type != INGOT_CUDA || !ingot_memory_is_recorded())
+        return;
+    frame->memory_name = ingot_memory_name_before();
+    PyObject *first = name_of_memory(program, 0);
+    if (frame->memory_name && first != Py_None) /* for the arena */
+        ingot_memory_name(first);
+}
+
+void ingot_program_end_names(Frame *frame) {
+    if (frame->memory_name)
+        ingot_memory_name(frame->memory_name);
+    Py_CLEAR(frame->memory_name);
+}
+
+/* As `run_steps`, and memory is called by the step that needs it. */
+static int run_steps_named(Program *program, Frame *frame) {
+    PyObject *names = Py_NewRef(program->names);
+    int status = 0;
+    for (int i = 0; status == 0 && i < program->step_count; i++) {
+        PyObject *name = name_of_memory(program, i);
+        if (name != Py_None && program->steps[i].kind != STEP_RELEASE)
+            ingot_memory_name(name);
+        status = RUN[program->steps[i].kind](program, frame, &program->steps[i]);
+        if (status < 0)
+            fail(program, &program->steps[i]);
+    }
+    Py_DECREF(names);
+    if (status == 0)
+        ingot_left_traces = program->traces_from < program->step_count;
+    return status;
+}
+
 int ingot_program_run_steps(Program *program, Frame *frame) {
+    if (frame->memory_name)
+        return run_steps_named(program, frame);
     if (program->nanoseconds)
         return run_steps_profiled(program, frame);
     if (program->names && ingot_is_profiled())

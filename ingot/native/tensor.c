@@ -80,6 +80,8 @@ bool ingot_is_plain_tensor(PyObject *object) {
     return Py_TYPE(object) == tensor_type || Py_TYPE(object) == parameter_type;
 }
 
+bool ingot_is_parameter(PyObject *object) { return Py_TYPE(object) == parameter_type; }
+
 /* -- the fast path ----------------------------------------------------------------------------- */
 
 static inline char *impl_of(PyObject *tensor) { return *(char **)((char *)tensor + layout.impl); }
@@ -253,6 +255,13 @@ int ingot_tensor_storage(PyObject *tensor, uintptr_t *storage) {
     *storage = (uintptr_t)integer_attribute(untyped, "_cdata");
     Py_DECREF(untyped);
     return PyErr_Occurred() ? -1 : 0;
+}
+
+void ingot_tensor_swap_storages(PyObject *one, PyObject *other) {
+    uintptr_t *its = (uintptr_t *)(impl_of(one) + layout.storage),
+              *others = (uintptr_t *)(impl_of(other) + layout.storage), storage = *its;
+    *its = *others;
+    *others = storage;
 }
 
 int ingot_dtype_number(PyObject *dtype) {

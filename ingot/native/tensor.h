@@ -33,6 +33,9 @@ int ingot_tensor_init(void);
  */
 bool ingot_is_plain_tensor(PyObject *object);
 
+/* Whether this is exactly a torch.nn.Parameter. */
+bool ingot_is_parameter(PyObject *object);
+
 /* Reads the facts of a plain tensor. 0, or -1 with an exception set. */
 int ingot_tensor_facts(PyObject *tensor, IngotTensorFacts *facts);
 
@@ -52,6 +55,9 @@ int ingot_tensor_extent(PyObject *tensor, uintptr_t *begin, uintptr_t *end);
 
 /* What identifies the storage of a strided tensor. 0, or -1 with an exception set. */
 int ingot_tensor_storage(PyObject *tensor, uintptr_t *storage);
+
+/* Has two tensors change storages, and with them memory: never on the slow path. */
+void ingot_tensor_swap_storages(PyObject *one, PyObject *other);
 
 /* The tensor as an AtenTensorHandle of torch's stable C ABI (borrowed); NULL on the slow path. */
 void *ingot_tensor_handle(PyObject *tensor);

@@ -41,6 +41,8 @@ most joined  ... and the most bytes of such an arena: if they are more, each sma
              of its own
 traces from  the first step that writes an input or has an effect
 names        of each step: what profilers call it, None for one that they do not see
+donated      ((buffer, text), ...): inputs whose memory the program takes where it may, and how
+             errors call each argument
 ===========  =======================================================================================
 
 Kernel. `work` is nanoseconds per point on one core, unless `varying work` is the position of its
@@ -199,7 +201,16 @@ class Description:
             JOINED_BYTES,
             self.traces_from(len(steps)),
             names,
+            self.donated(),
         )
+
+    def donated(self) -> tuple[Row, ...]:
+        """The inputs that the caller gives up, as far as the program reads them."""
+        rows = []
+        for name, what in self.plan.graph.donated.items():
+            if name in self.buffers:
+                rows.append((self.buffers[name], what))
+        return tuple(rows)
 
     def names(self, steps: Sequence[Row]) -> tuple[str | None, ...]:
         """What profilers call each native step."""
@@ -214,7 +225,7 @@ class Description:
 
     def traces_from(self, otherwise: int) -> int:
         """The first native step that leaves a trace of itself."""
-        first = first_trace(self.plan)
+        first = first_trace(self.plan, donations=False)  # which depend on the call
         for number, position in enumerate(self.plan_steps):
             if position is not None and position >= first:
                 return number

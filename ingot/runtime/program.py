@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -34,6 +34,19 @@ class MachineCode(Protocol):
     def errors(self, kernel: AnyKernel) -> tuple[Fault, ...]: ...
 
 
+Launcher = Callable[[Plan, Any, torch.device, bool], Description]
+"""Describes how a program of a plan and its machine code runs: what each step does, in the words
+that native code knows. Code that is loaded into a device stays there if it is to be lasting."""
+
+
+def _on_cpu(plan: Plan, compiled: Any, device: torch.device, lasting: bool) -> Description:
+    return Description(plan, compiled, device)
+
+
+LAUNCHERS: dict[str, Launcher] = {"cpu": _on_cpu, "cuda": GpuDescription}
+"""By torch's type of device."""
+
+
 class Program:
     """A compiled graph: `program(inputs)` returns its outputs, tensors and ints, in a list.
 
@@ -49,10 +62,7 @@ class Program:
         lasting: bool = True,
     ) -> None:
         self.plan, self.device = plan, device
-        if device.type == "cpu":
-            description = Description(plan, compiled, device)
-        else:
-            description = GpuDescription(plan, compiled, device, lasting)
+        description = LAUNCHERS[device.type](plan, compiled, device, lasting)
         self._errors = description.errors
         self.native = _native.Program(description.build())
         self._plan_steps = description.plan_steps

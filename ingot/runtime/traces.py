@@ -51,13 +51,16 @@ def is_effectful(step: Step) -> bool:
     return isinstance(step, LibraryStep) and step.node.ordered and acts(step.node.function)
 
 
-def first_trace(plan: Plan) -> int:
+def first_trace(plan: Plan, donations: bool = True) -> int:
     """The position of the first step that writes an input or has an effect.
 
-    The number of steps if none does.
+    With `donations` also of one behind which a donated input is not there any more. The number of
+    steps if none does.
     """
     for position, step in enumerate(plan.steps):
         if written_inputs(step, plan) or is_effectful(step):
+            return position
+        if donations and not plan.graph.donated.keys().isdisjoint(plan.last_use.get(position, ())):
             return position
     return len(plan.steps)
 

@@ -102,9 +102,11 @@ def plan_memory(
     held.
     """
     alive = lives(steps, graph)
-    if not frugal:
-        for name in alive.keys() & graph.inputs:
-            del alive[name]
+    held = set(graph.inputs)  # by the caller, until the program ends
+    if frugal:
+        held = held.difference(graph.donated) if graph.donated else set()
+    for name in alive.keys() & held:
+        del alive[name]
     places, joined = _kinds_of_places(steps, graph, alive, frugal, target)
     arena_lives = [life for name, life in alive.items() if name not in places]
     sizes = {name: _rounded(buffer_bytes(graph.buffers[name])) for name in alive}

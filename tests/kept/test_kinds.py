@@ -251,6 +251,7 @@ OPTIONS = {
     "emit": "not kept",
     "memory_budget": "key",
     "verify": "what is done beside running the program",
+    "donate": "which inputs are given up: what was captured is told",
     "guard_filter_fn": "which guards are checked: capture always runs",
     "backend_options": "of other backends",
     "recompile_limit": "when something is compiled, and not how",

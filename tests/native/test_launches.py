@@ -184,6 +184,55 @@ print("ran")
 """
 
 
+NAMED = """
+import torch
+torch._C._cuda_getCurrentRawStream = lambda device: 0
+from ingot.native import _native
+
+F32, cuda = torch.float32, torch.device("cuda:0")
+one, vector = (("const", 1),), ("input", F32, (0,), (0,), 0)
+current, seen = ["the user's"], []
+names = "ingot::relu a.py:1 [relu]", None, "ingot::mul a.py:2 [mul]"
+
+
+def noted():
+    seen.append(current[0])
+
+
+def failing():
+    noted()
+    raise ValueError("in the middle")
+
+
+def program(*functions):
+    steps = tuple(("call", function, (), None, (), ()) for function in functions)
+    return _native.Program((
+        1, (), (one,), (), (vector,), (), steps, (("buffer", 0),), 0, torch.uint8, None, cuda,
+        (0,), True, None, 0, 0, len(steps), names))
+
+
+def set_name(name):
+    current[0] = name
+
+
+x = torch.ones(1)
+recorded = [False]
+_native.name_memory_by(lambda: recorded[0], lambda: current[0], set_name)
+program(noted, noted, noted)(x)
+assert seen == ["the user's"] * 3, seen
+recorded[0], seen[:] = True, []
+program(noted, noted, noted)(x)
+assert seen == [names[0], names[0], names[2]], seen
+assert current == ["the user's"]
+try:
+    program(noted, noted, failing)(x)
+except ValueError as problem:
+    assert "in the middle" in str(problem)
+assert seen[3:] == [names[0], names[0], names[2]] and current == ["the user's"], seen
+print("named")
+"""
+
+
 def run(program: str, tmp_path: Path) -> str:
     """What it prints, in a process of its own."""
     library = tmp_path / "libcuda.so.1"
@@ -205,3 +254,8 @@ def test_arguments(tmp_path: Path) -> None:
 def test_the_first_program_launches_nothing(tmp_path: Path) -> None:
     """One that only calls libraries: nothing has been loaded before it runs."""
     assert run(WITHOUT_KERNELS, tmp_path) == "ran\n"
+
+
+def test_memory_has_the_name_of_the_step_that_needs_it(tmp_path: Path) -> None:
+    """While torch records what its allocator is asked for; else nothing is set."""
+    assert run(NAMED, tmp_path) == "named\n"

@@ -395,6 +395,7 @@ class _Walk:
         graph.mutated = self.input_names(dict(self.aten.mutations))
         graph.uncounted = self.input_names(self.aten.uncounted)
         graph.lends = self.input_names(self.aten.lends)
+        graph.donated = {graph.inputs[k]: what for k, what in self.aten.donated.items()}
         graph.copies = [
             [self.copy(copy, outputs) for copy in copies] for copies in self.aten.copies
         ]
