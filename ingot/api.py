@@ -17,7 +17,12 @@ from ingot.backends import fitted
 from ingot.capture import marks, size_marks
 from ingot.compiler import Compiler
 from ingot.explain.report import Report, complete_gradients
-from ingot.modules import compiled_module, disabled_module
+from ingot.modules import (
+    compiled_data_parallel,
+    compiled_module,
+    disabled_module,
+    is_data_parallel,
+)
 from ingot.native import _native
 from ingot.options import NATIVE, Options, is_switched_off, shown
 
@@ -103,6 +108,8 @@ def _compile(fn: Any, *, options: Options, disable: bool, name: str | None) -> A
         return fn
     torch_controls.follow(reset)
     fn = original(fn)
+    if is_data_parallel(fn):
+        return compiled_data_parallel(fn, options, name)
     compiler = Compiler(fn, options)
     compiler.name = name or compiler.name
     if isinstance(fn, torch.nn.Module):
@@ -131,6 +138,8 @@ def original(fn: Any) -> Any:
     compiler = Compiler.of(fn)
     if compiler is None:
         return fn
+    if hasattr(type(fn), "__ingot_compiled_inside__"):
+        return fn.__ingot_original__
     if isinstance(fn, MethodType):
         return MethodType(compiler.dispatcher.fn, fn.__self__)
     return compiler.fn
