@@ -43,7 +43,7 @@ Row = tuple[Any, ...]
 
 
 class Part(NamedTuple):
-    """A part of a run: it ends before a step, and then gives these of the program's outputs, which
+    """A part of a run, which ends before a step and then gives some of the program's outputs. They
     are the gradients at these places of its group of inputs."""
 
     end: int
@@ -88,8 +88,8 @@ def _touched(step: Row, views: Sequence[Row]) -> Iterator[int]:
 
 
 class Ends(NamedTuple):
-    """Behind which steps the buffers of a description are touched no more: those of the `outputs`,
-    the number of all steps for one that goes with the last part, and those of the `inputs`."""
+    """Behind which steps the memory of outputs and inputs is touched no more. An output that has to
+    go with the last part has the number of all steps."""
 
     outputs: tuple[int, ...]
     inputs: Mapping[int, int]
@@ -230,9 +230,9 @@ class Links:
     def parts(
         self, compiled: CompiledBackward, aliases: Sequence[tuple[int, int]]
     ) -> tuple[Part, ...] | None:
-        """When each link of a backward has its gradients; None for one that does not stop, or at
-        whose end alone they are there. `aliases` are pairs of an input and what is saved and shares
-        memory with it."""
+        """The parts of a backward; None for one that does not stop, or whose gradients are there at
+        its end alone. `aliases` are pairs of an input and what is saved and shares memory with
+        it."""
         key = compiled.run, tuple(compiled.gradient_inputs), tuple(aliases)
         if key not in self._parts:
             self._parts[key] = self._find_parts(compiled, aliases)
