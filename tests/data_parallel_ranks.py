@@ -93,7 +93,15 @@ class TwoResults(Model):
 def _batch(step: int, part: int = 0) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(100 * dist.get_rank() + 10 * step + part)
     x = torch.randn(BATCH, WIDTH, generator=generator)
-    return x, torch.randn(BATCH, 4, generator=generator)
+    y = torch.randn(BATCH, 4, generator=generator)
+    return x.to(_device()), y.to(_device())
+
+
+def _device() -> torch.device:
+    """That of this rank."""
+    if dist.get_backend() == "nccl":
+        return torch.device("cuda", dist.get_rank())
+    return torch.device("cpu")
 
 
 def _loss(module: nn.Module, step: int, part: int = 0) -> Tensor:
@@ -130,7 +138,7 @@ def _last_part(module: Any, step: int) -> Tensor:
 
 
 def autocast(module: Any, step: int) -> Tensor:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast(_device().type, dtype=torch.bfloat16):
         loss = _loss(module, step)
     loss.backward()
     return loss
@@ -299,7 +307,7 @@ PLACES = {"inside": _inside, "around": _around, "blocks": _blocks}
 def _trained(way: Way, place: str, compiled_by: Any) -> list[Tensor]:
     """The losses, gradients and states of three steps."""
     torch.manual_seed(0)
-    model = way.model()
+    model = way.model().to(_device())
     module = PLACES[place](model, way.options, compiled_by)
     if not hasattr(module, "_orig_mod"):
         module.__dict__["_orig_mod"] = module
@@ -307,15 +315,17 @@ def _trained(way: Way, place: str, compiled_by: Any) -> list[Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     found = []
     for step in range(3):
-        found.append(way.train(module, step).detach())
+        found.append(way.train(module, step).detach().cpu())
         for parameter in model.parameters():
             gradient = parameter.grad
-            found.append(torch.zeros(()) if gradient is None else gradient.clone())
+            found.append(torch.zeros(()) if gradient is None else gradient.detach().cpu().clone())
         optimizer.step()
         optimizer.zero_grad()
     with torch.no_grad():
-        found.append(module.module.eval()(_batch(7)[0]))
-    return found + [t.clone().float() for t in module.state_dict().values()]
+        results = module.module.eval()(_batch(7)[0])
+        found.append(torch.stack(results) if isinstance(results, tuple) else results)
+    found += module.state_dict().values()
+    return [t.detach().cpu().float().clone() for t in found]
 
 
 def _plainly(module: Any) -> Any:
@@ -326,8 +336,6 @@ def _largest_difference(found: list[Tensor], expected: list[Tensor]) -> float:
     assert len(found) == len(expected)
     largest = 0.0
     for one, other in zip(found, expected):
-        one = torch.stack(one) if isinstance(one, tuple) else one
-        other = torch.stack(other) if isinstance(other, tuple) else other
         assert one.shape == other.shape, (one.shape, other.shape)
         largest = max(largest, float((one - other).norm() / (other.norm() + 1e-3)))
     return largest

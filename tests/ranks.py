@@ -1,5 +1,7 @@
-"""Runs parts of a test on several gloo ranks: `on_ranks(count, "module:function", *arguments)`.
-Each rank is a process of its own, and has so many seconds."""
+"""Runs parts of a test on several ranks: `on_ranks(count, "module:function", *arguments)`.
+
+Each rank is a process of its own, and has so many seconds. With the backend "nccl" it has a GPU.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,16 @@ import torch
 import torch.distributed as dist
 
 SECONDS = 600
+_BACKEND = "INGOT_TESTS_BACKEND"
 
 
-def on_ranks(count: int, place: str, *arguments: str) -> list[Any]:
+def on_ranks(count: int, place: str, *arguments: str, backend: str = "gloo") -> list[Any]:
     """What the function gives on each rank, as JSON; AssertionError with the output where one
     fails."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.ranks", folder, str(count), place, *arguments]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environment[_BACKEND] = backend
         workers = [
             subprocess.Popen(
                 [*command[:4], str(rank), *command[4:]],
@@ -44,9 +48,12 @@ def on_ranks(count: int, place: str, *arguments: str) -> list[Any]:
 
 def _main() -> None:
     folder, rank, count, place, *arguments = sys.argv[1:]
+    backend = os.environ[_BACKEND]
     torch.set_num_threads(1)
+    if backend == "nccl":
+        torch.cuda.set_device(int(rank))
     dist.init_process_group(
-        "gloo",
+        backend,
         init_method=f"file://{folder}/store",
         rank=int(rank),
         world_size=int(count),

@@ -190,8 +190,11 @@ def _ends_by_input(
     ends: Ends,
     aliases: Mapping[int, Iterable[int]],
 ) -> dict[int, int]:
-    """Behind which step each input has its gradient and may be written, as a step of an optimizer
-    in a hook does: what is saved of it, and its `aliases` among what is saved, is read no more."""
+    """Behind which step each input has its gradient and may be written.
+
+    A hook may be a step of an optimizer. So what is saved of the input, and its `aliases` among
+    what is saved, must be read no more.
+    """
     saved_of: dict[int, set[int]] = {}
     for place, position in enumerate(program.contract.native.saved):
         saved_of.setdefault(position, set()).add(place)
@@ -230,9 +233,10 @@ class Links:
     def parts(
         self, compiled: CompiledBackward, aliases: Sequence[tuple[int, int]]
     ) -> tuple[Part, ...] | None:
-        """The parts of a backward; None for one that does not stop, or whose gradients are there at
-        its end alone. `aliases` are pairs of an input and what is saved and shares memory with
-        it."""
+        """The parts of a backward, None for one that is whole.
+
+        `aliases` are pairs of an input and the place of what is saved and shares its memory.
+        """
         key = compiled.run, tuple(compiled.gradient_inputs), tuple(aliases)
         if key not in self._parts:
             self._parts[key] = self._find_parts(compiled, aliases)
@@ -263,8 +267,8 @@ class Links:
 
 
 class LinkedCall:
-    """What a backward is told of a call with links: what they are, and the inputs of the call. Once
-    it `begin`s, `token` is the gradient that has the engine run the links."""
+    """What a backward is told of a call with links. Once it `begin`s, `token` is the gradient that
+    has the engine run these."""
 
     def __init__(self, links: Links, inputs: Sequence[Any]) -> None:
         self.links, self.inputs = links, inputs
