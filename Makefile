@@ -4,6 +4,7 @@
 #   make test     lint, then the whole suite         make bench   the benchmark table
 #   make test-long  what takes too long for that: tests marked so, interruptions and forks in the midst of compilations
 #   make test-gpu, make bench-gpu   the same on an NVIDIA GPU; PYTHONPATH=. python -m pytest tests/gpu needs no network
+#   make test-dist-gpu   training over NCCL on as many GPUs as there are; skipped where there are fewer than two
 #   make sanitize-gpu  kernels under NVIDIA's compute-sanitizer, which must be on PATH
 #   make sanitize the tests of the C extension under gcc's address and undefined-behaviour sanitizers
 #   make test-matrix   a smoke on each supported Python and torch, in environments of its own
@@ -26,7 +27,7 @@ STAMP := $(VENV)/ingot-installed
 BUILT_FROM := $(wildcard ingot/native/*.c ingot/native/*.h)
 
 .PHONY: demo test test-matrix test-long lint types house bench sanitize test-gpu bench-gpu
-.PHONY: sanitize-gpu wheels check-wheels
+.PHONY: sanitize-gpu test-dist-gpu wheels check-wheels
 
 demo: $(STAMP)
 	$(RUN) -m examples.demo
@@ -81,6 +82,9 @@ bench: $(STAMP)
 
 test-gpu: $(STAMP)
 	$(RUN) -m pytest -n $(JOBS) tests/gpu
+
+test-dist-gpu: $(STAMP)
+	$(RUN) -m pytest -rs tests/gpu/test_many_gpus.py
 
 sanitize-gpu: $(STAMP)
 	$(RUN) -m tests.gpu.sanitize

@@ -17,7 +17,12 @@ from ingot.backends import fitted
 from ingot.capture import check_donated, marks, size_marks
 from ingot.compiler import Compiler
 from ingot.explain.report import Report, complete_gradients
-from ingot.modules import compiled_module, disabled_module
+from ingot.modules import (
+    compiled_data_parallel,
+    compiled_module,
+    disabled_module,
+    is_data_parallel,
+)
 from ingot.native import _native
 from ingot.options import NATIVE, Options, is_switched_off, shown
 
@@ -105,6 +110,8 @@ def _compile(fn: Any, *, options: Options, disable: bool, name: str | None) -> A
         return fn
     torch_controls.follow(reset)
     fn = original(fn)
+    if is_data_parallel(fn):
+        return compiled_data_parallel(fn, options, name)
     compiler = Compiler(fn, options)
     if options.donate:
         check_donated(compiler.dispatcher.fn, options.donate)
@@ -135,6 +142,8 @@ def original(fn: Any) -> Any:
     compiler = Compiler.of(fn)
     if compiler is None:
         return fn
+    if hasattr(type(fn), "__ingot_compiled_inside__"):
+        return fn.__ingot_original__
     if isinstance(fn, MethodType):
         return MethodType(compiler.dispatcher.fn, fn.__self__)
     return compiler.fn

@@ -119,6 +119,9 @@ class Compiler:
     @staticmethod
     def of(fn: Any) -> Compiler | None:
         """The compiler behind a compiled function, method or module; None for anything else."""
+        inside = getattr(type(fn), "__ingot_compiled_inside__", None)
+        if inside is not None:
+            fn = inside()
         dispatcher = getattr(
             type(fn), "__ingot_dispatcher__", fn.__func__ if isinstance(fn, MethodType) else fn
         )

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
+from torch.nn.parallel import DistributedDataParallel
 
 from ingot.capture.marks import disabled
 from ingot.compiler import Compiler
@@ -32,6 +33,44 @@ def compiled_module(module: torch.nn.Module, compiler: Compiler) -> torch.nn.Mod
         "forward": _CompiledForward(module, compiler.options),
     }
     return _called_by(module, staticmethod(dispatcher), _recompile, compiler.options, members)
+
+
+def is_data_parallel(module: Any) -> bool:
+    """Whether a module communicates around another one as DistributedDataParallel does."""
+    return isinstance(module, DistributedDataParallel) and (
+        type(module).forward is DistributedDataParallel.forward
+    )
+
+
+def compiled_data_parallel(
+    module: DistributedDataParallel, options: Options, name: str | None
+) -> torch.nn.Module:
+    """An object that is `module` in every respect but that the module inside of it is compiled.
+    What communicates around that runs in eager, as it is."""
+
+    def inner(self: Any = None) -> torch.nn.Module:
+        plain = module._modules["module"]
+        if _original_of(compiled[0]) is not plain:  # it was replaced
+            compiled[0] = _compiled_inside(plain, options, name)
+        return compiled[0]
+
+    def again(copied: Any, _: Any) -> torch.nn.Module:
+        return compiled_data_parallel(copied, options, name)
+
+    compiled = [_compiled_inside(module._modules["module"], options, name)]
+    members = {
+        "_orig_mod": property(lambda self: module),
+        "load_state_dict": _load_state_dict,
+        "__ingot_compiled_inside__": staticmethod(inner),
+        "module": property(inner),
+    }
+    return _called_by(module, type(module).__call__, again, None, members)
+
+
+def _compiled_inside(module: Any, options: Options, name: str | None) -> torch.nn.Module:
+    compiler = Compiler(_original_of(module), options)
+    compiler.name = name or compiler.name
+    return compiled_module(_original_of(module), compiler)
 
 
 _PREFIX = "_orig_mod."

@@ -1,6 +1,6 @@
-"""Runs parts of a test on several gloo ranks: `on_ranks(count, "module:function", *arguments)`.
+"""Runs parts of a test on several ranks: `on_ranks(count, "module:function", *arguments)`.
 The ranks are forks of one process, which has imported all that they need, and have so many
-seconds."""
+seconds. With the backend "nccl" each has a GPU."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ import torch
 import torch.distributed as dist
 
 SECONDS = 600
+_BACKEND = "INGOT_TESTS_BACKEND"
 
 
-def on_ranks(count: int, place: str, *arguments: str) -> list[Any]:
+def on_ranks(count: int, place: str, *arguments: str, backend: str = "gloo") -> list[Any]:
     """What the function gives on each rank, as JSON; AssertionError with the output where one
     fails."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tests.ranks", folder, str(count), place, *arguments]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environment[_BACKEND] = backend
         first = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            env=environment,
             cwd=Path(__file__).parent.parent,
             start_new_session=True,
         )
@@ -77,8 +80,11 @@ def _end_with(run: Callable[[], None]) -> None:
 
 
 def _run(folder: Path, rank: int, count: int, function: Callable[[], Any]) -> None:
+    backend = os.environ[_BACKEND]
+    if backend == "nccl":
+        torch.cuda.set_device(rank)
     dist.init_process_group(
-        "gloo",
+        backend,
         init_method=f"file://{folder}/store",
         rank=rank,
         world_size=count,

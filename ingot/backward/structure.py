@@ -305,11 +305,19 @@ def _next_functions(heads: Sequence[torch.Tensor]) -> dict[Any, Sequence[tuple[A
     while stack:
         node = stack.pop()
         if node not in following:
-            edges = following[node] = node.next_functions
+            edges = following[node] = _edges_behind(node)
             for following_node, _ in reversed(edges):
                 if following_node is not None and following_node not in following:
                     stack.append(following_node)
     return following
+
+
+def _edges_behind(node: Any) -> Sequence[tuple[Any, int]]:
+    """Where a node leads, without the links of a compiled entry, to which it gives nothing here."""
+    edges: Sequence[tuple[Any, int]] = node.next_functions
+    if is_of_program(node) and node.links is not None:
+        return edges[:-1]
+    return edges
 
 
 def _edges(

@@ -9,7 +9,7 @@ Python objects, or an error is left to eager.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,10 @@ from ingot.torch_private import (
     process_groups,
     rank_not_in_group,
 )
+
+if TYPE_CHECKING:
+    from ingot.capture.session import Session
+    from ingot.capture.values.base import Value
 
 _replaces = partial(means, how=How.POLYFILL)
 
@@ -389,3 +393,10 @@ for _name, _why in {
     "all_reduce_coalesced": "of lists of tensors, which is deprecated",
 }.items():
     _leaves(_name, _why)
+
+
+@means("torch.nn.parallel.distributed.DistributedDataParallel.forward")
+def _data_parallel(session: Session, *args: Value, **kwargs: Value) -> Value:
+    """It runs in eager, and what it calls inside is compiled by itself."""
+    why = "DistributedDataParallel, which communicates around its module"
+    raise session.unsupported("whole-function", why)

@@ -6,7 +6,7 @@ import builtins
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import CellType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from types import CellType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -71,6 +71,17 @@ _PINNED = frozenset({Kind.TYPE, Kind.IDENTITY, Kind.EQUALS, Kind.IS_NONE, Kind.T
 
 _REPLACEABLE = frozenset({"sys", "warnings"})
 """Trusted modules with functions that programs replace: sys.excepthook, warnings.showwarning."""
+
+
+def _is_patch(object_: Any, module: str) -> bool:
+    """Whether a function was put into a module from elsewhere, made anew each time: a closure, as
+    `context_parallel` sets it for torch's attention."""
+    return (
+        isinstance(object_, FunctionType)
+        and bool(object_.__closure__)
+        and (object_.__module__ != module)
+    )
+
 
 _OF_THE_PROGRAM = (
     ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError
@@ -438,7 +449,11 @@ class Session(Semantics, Reading):
             return None
         object_, module = namespace[name], namespace.get("__name__", "")
         fixed_there = is_trusted(module) and module not in _REPLACEABLE
-        if fixed_there and (callable(object_) or isinstance(object_, ModuleType)):
+        if (
+            fixed_there
+            and not _is_patch(object_, module)
+            and (callable(object_) or isinstance(object_, ModuleType))
+        ):
             self.guard(GlobalSource(namespace, name), Kind.IDENTITY, object_)
             value = self.wrap(object_, ConstSource(object_))
             self._fixed[id(namespace), name] = value, namespace

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <structmember.h>
 
-static PyObject *make_output(Program *program, Frame *frame, const Output *output) {
+PyObject *ingot_program_output(Program *program, Frame *frame, const Output *output) {
     switch (output->kind) {
     case OUT_BUFFER:
         return Py_XNewRef(frame->tensors[output->index]);
@@ -28,9 +28,20 @@ static PyObject *make_output(Program *program, Frame *frame, const Output *outpu
 
 static int make_outputs(Program *program, Frame *frame, PyObject **outputs) {
     for (int i = 0; i < program->output_count; i++)
-        if ((outputs[i] = make_output(program, frame, &program->outputs[i])) == NULL)
+        if ((outputs[i] = ingot_program_output(program, frame, &program->outputs[i])) == NULL)
             return -1;
     return 0;
+}
+
+bool ingot_program_enter(Program *program, Frame *frame, int *status) {
+    int entered = 0;
+    if (program->device.type == INGOT_CUDA) {
+        entered = ingot_cuda_begin(program->device.index, &frame->stream);
+        if (entered < 0 || ingot_program_note_recording(program, frame) < 0)
+            *status = -1;
+    }
+    frame->elsewhere = entered == 1;
+    return entered == 1;
 }
 
 static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject **taken,
@@ -48,26 +59,21 @@ static int run(PyObject *self, PyObject *const *inputs, Py_ssize_t n, PyObject *
     memset(outputs, 0, (size_t)program->output_count * sizeof *outputs);
     ingot_left_traces = false;
     int grad_mode = program->calls_torch ? ingot_swap_grad_mode(0) : 0;
-    int entered = 0, status = 0;
-    if (program->device.type == INGOT_CUDA) {
-        entered = ingot_cuda_begin(program->device.index, &frame->stream);
-        if (entered < 0 || ingot_program_note_recording(program, frame) < 0)
-            status = -1;
-    }
-    frame->elsewhere = entered == 1;
+    int status = 0;
+    const bool entered = ingot_program_enter(program, frame, &status);
     if (status == 0)
         ingot_program_name_memory(program, frame);
     if (status == 0)
         status = ingot_program_bind(program, frame, inputs, taken);
     if (status == 0)
-        status = ingot_program_run_steps(program, frame);
+        status = ingot_program_run_steps(program, frame, 0, program->step_count);
     /* before the outputs: autograd treats views by the mode that they were made in */
     if (grad_mode)
         ingot_swap_grad_mode(1);
     if (status == 0)
         status = make_outputs(program, frame, outputs);
     ingot_program_end_names(frame);
-    if (entered == 1)
+    if (entered)
         ingot_cuda_end();
     if (status < 0) {
         ingot_clear_references(outputs, program->output_count);
@@ -106,26 +112,49 @@ static PyObject *program_vectorcall(PyObject *self, PyObject *const *arguments, 
     return outputs;
 }
 
+/* The items of a list, which is empty then, as an array to be freed with its references; NULL with
+ * an exception set. */
+static PyObject **taken_from(PyObject *given, int *count) {
+    if (!PyList_CheckExact(given)) {
+        PyErr_Format(PyExc_TypeError, "a program consumes a list of its inputs, not %R",
+                     (PyObject *)Py_TYPE(given));
+        return NULL;
+    }
+    int n = *count = (int)PyList_GET_SIZE(given);
+    PyObject **inputs = PyMem_Malloc(((size_t)n + 1) * sizeof *inputs);
+    if (inputs == NULL)
+        return (PyObject **)PyErr_NoMemory();
+    for (int i = 0; i < n; i++)
+        inputs[i] = Py_NewRef(PyList_GET_ITEM(given, i));
+    if (PyList_SetSlice(given, 0, n, NULL) == 0)
+        return inputs;
+    ingot_clear_references(inputs, n);
+    PyMem_Free(inputs);
+    return NULL;
+}
+
 /* consume(inputs): as a call, and takes the inputs from the list, so that each may die with its
  * last use. */
 static PyObject *program_consume(PyObject *self, PyObject *given) {
-    if (!PyList_CheckExact(given))
-        return PyErr_Format(PyExc_TypeError, "a program consumes a list of its inputs, not %R",
-                            (PyObject *)Py_TYPE(given));
-    int n = (int)PyList_GET_SIZE(given);
-    PyObject **inputs = PyMem_Malloc(((size_t)n + 1) * sizeof *inputs);
-    if (inputs == NULL)
-        return PyErr_NoMemory();
-    for (int i = 0; i < n; i++)
-        inputs[i] = Py_NewRef(PyList_GET_ITEM(given, i));
-    PyObject *outputs = PyTuple_New(ingot_program_output_count(self));
-    if (outputs &&
-        (PyList_SetSlice(given, 0, n, NULL) < 0 ||
-         ingot_program_consume(self, inputs, n, ((PyTupleObject *)outputs)->ob_item) < 0))
+    int n;
+    PyObject **inputs = taken_from(given, &n);
+    PyObject *outputs = inputs ? PyTuple_New(ingot_program_output_count(self)) : NULL;
+    if (outputs && ingot_program_consume(self, inputs, n, ((PyTupleObject *)outputs)->ob_item) < 0)
         Py_CLEAR(outputs);
-    ingot_clear_references(inputs, n);
+    if (inputs != NULL)
+        ingot_clear_references(inputs, n);
     PyMem_Free(inputs);
     return outputs;
+}
+
+static PyObject *program_begin(PyObject *self, PyObject *given) {
+    int n;
+    PyObject **inputs = taken_from(given, &n);
+    PyObject *begun = inputs ? ingot_program_begin((Program *)self, inputs, n) : NULL;
+    if (inputs != NULL)
+        ingot_clear_references(inputs, n);
+    PyMem_Free(inputs);
+    return begun;
 }
 
 static PyObject *program_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords) {
@@ -203,6 +232,8 @@ static PyMethodDef program_methods[] = {
      "began, () if it was off."},
     {"consume", program_consume, METH_O,
      "consume(inputs): as a call, and empties the list: inputs die with their last use."},
+    {"begin", program_begin, METH_O,
+     "begin(inputs) -> Run: as `consume`, of which no step has run yet."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -317,5 +348,7 @@ int ingot_program_register(PyObject *module) {
         ingot_program_calls_init() < 0 || ingot_grad_mode_init() < 0 ||
         PyModule_AddFunctions(module, methods) < 0)
         return -1;
-    return PyModule_AddType(module, &IngotProgram_Type);
+    if (PyModule_AddType(module, &IngotProgram_Type) < 0)
+        return -1;
+    return PyModule_AddType(module, &IngotRun_Type);
 }

@@ -307,8 +307,8 @@ int ingot_program_evaluate(const Program *program, Frame *frame, int stage);
  * the second function is called. */
 void ingot_program_name_memory(const Program *program, Frame *frame);
 void ingot_program_end_names(Frame *frame);
-/* Runs all steps; 0, or -1 with an exception set. */
-int ingot_program_run_steps(Program *program, Frame *frame);
+/* Runs the steps from .. to - 1; 0, or -1 with an exception set. */
+int ingot_program_run_steps(Program *program, Frame *frame, int from, int to);
 /* Whether the frame's stream is being recorded: 1, 0, or -1 with an exception set. Lets the program
  * stay then, unless the recording holds it. */
 int ingot_program_note_recording(Program *program, const Frame *frame);
@@ -316,6 +316,15 @@ int ingot_program_note_recording(Program *program, const Frame *frame);
 bool ingot_program_is_near_recording(const Frame *frame);
 /* This thread's recording holds its program, and what that made: see cuda_graphs.py. */
 extern _Thread_local bool ingot_records_for_itself;
+
+/* program.c: readies the device for steps of a frame. Whether it has to be left again; a status
+   below 0 comes with an exception set. */
+bool ingot_program_enter(Program *program, Frame *frame, int *status);
+/* A new reference to an output; NULL, without an exception where it was never made. */
+PyObject *ingot_program_output(Program *program, Frame *frame, const Output *output);
+/* program_run.c: a call that goes on in parts. Takes the references of `inputs`. */
+PyObject *ingot_program_begin(Program *program, PyObject **inputs, Py_ssize_t n);
+extern PyTypeObject IngotRun_Type;
 
 /* program_call.c: library calls and the tensors they are given. */
 int ingot_program_calls_init(void);

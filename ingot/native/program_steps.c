@@ -353,8 +353,8 @@ static int fail(const Program *program, const Step *step) {
     return -1;
 }
 
-static int run_steps(Program *program, Frame *frame) {
-    for (const Step *step = program->steps, *end = step + program->step_count; step < end; step++)
+static int run_steps(Program *program, Frame *frame, int from, int to) {
+    for (const Step *step = program->steps + from, *end = program->steps + to; step < end; step++)
         if (RUN[step->kind](program, frame, step) < 0)
             return fail(program, step);
     ingot_left_traces = program->traces_from < program->step_count;
@@ -368,9 +368,9 @@ static int64_t now(void) {
 }
 
 /* As `run_steps`, and adds what each step took; profiling may end in the middle. */
-static int run_steps_profiled(Program *program, Frame *frame) {
+static int run_steps_profiled(Program *program, Frame *frame, int from, int to) {
     int64_t start = now();
-    for (int i = 0; i < program->step_count; i++) {
+    for (int i = from; i < to; i++) {
         if (RUN[program->steps[i].kind](program, frame, &program->steps[i]) < 0)
             return fail(program, &program->steps[i]);
         int64_t end = now();
@@ -383,10 +383,10 @@ static int run_steps_profiled(Program *program, Frame *frame) {
 }
 
 /* As `run_steps`, and each step with a name is an event of whoever looks. */
-static int run_steps_seen(Program *program, Frame *frame) {
+static int run_steps_seen(Program *program, Frame *frame, int from, int to) {
     PyObject *names = Py_NewRef(program->names);
     int status = 0;
-    for (int i = 0; i < program->step_count; i++) {
+    for (int i = from; i < to; i++) {
         const Step *step = &program->steps[i];
         IngotEvent event;
         PyObject *name = PyTuple_GET_ITEM(names, i);
@@ -429,10 +429,10 @@ void ingot_program_end_names(Frame *frame) {
 }
 
 /* As `run_steps`, and memory is called by the step that needs it. */
-static int run_steps_named(Program *program, Frame *frame) {
+static int run_steps_named(Program *program, Frame *frame, int from, int to) {
     PyObject *names = Py_NewRef(program->names);
     int status = 0;
-    for (int i = 0; status == 0 && i < program->step_count; i++) {
+    for (int i = from; status == 0 && i < to; i++) {
         PyObject *name = name_of_memory(program, i);
         if (name != Py_None && program->steps[i].kind != STEP_RELEASE)
             ingot_memory_name(name);
@@ -446,12 +446,12 @@ static int run_steps_named(Program *program, Frame *frame) {
     return status;
 }
 
-int ingot_program_run_steps(Program *program, Frame *frame) {
+int ingot_program_run_steps(Program *program, Frame *frame, int from, int to) {
     if (frame->memory_name)
-        return run_steps_named(program, frame);
+        return run_steps_named(program, frame, from, to);
     if (program->nanoseconds)
-        return run_steps_profiled(program, frame);
+        return run_steps_profiled(program, frame, from, to);
     if (program->names && ingot_is_profiled())
-        return run_steps_seen(program, frame);
-    return run_steps(program, frame);
+        return run_steps_seen(program, frame, from, to);
+    return run_steps(program, frame, from, to);
 }

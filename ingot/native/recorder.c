@@ -4,7 +4,9 @@
 #include "recorder_parts.h"
 
 #include <limits.h>
+#include <stddef.h>
 #include <string.h>
+#include <structmember.h>
 
 IngotTraining ingot_training;
 
@@ -208,6 +210,7 @@ static PyObject *describe(PyObject *self, PyObject *args, PyObject *kwargs) {
     recorder->leaf = Py_NewRef(leaf);
     recorder->state_before = Py_NewRef(state_before);
     recorder->usual = usual && ingot_training.apply != NULL;
+    recorder->look_at = 1;
     Py_RETURN_NONE;
 }
 
@@ -271,6 +274,12 @@ static PyMethodDef recorder_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyMemberDef recorder_members[] = {
+    {"linked", T_BOOL, offsetof(Recorder, linked), 0,
+     "Whether gradients leave a backward early, for which calls and backwards are left to Python."},
+    {NULL, 0, 0, 0, NULL},
+};
+
 PyTypeObject IngotRecorder_Type = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ingot.native._native.Recorder",
     .tp_doc = "Recorder(): recorder(*inputs) runs a forward's program, and gives its outputs their "
@@ -284,6 +293,7 @@ PyTypeObject IngotRecorder_Type = {
     .tp_clear = recorder_clear,
     .tp_call = ingot_recorder_call,
     .tp_methods = recorder_methods,
+    .tp_members = recorder_members,
 };
 
 static PyObject *join_autograd(PyObject *Py_UNUSED(module), PyObject *args) {

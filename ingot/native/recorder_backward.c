@@ -186,8 +186,8 @@ static const Way *way_for(Recorder *recorder, PyObject *node, PyObject *const *t
    need no history. NULL where it is not, or an exception is set. */
 static const Way *usual_way(Recorder *recorder, PyObject *node, PyObject *sizes,
                             PyObject *const *tangents, Py_ssize_t count, uint64_t *elsewise) {
-    if (!recorder->usual_backward || count != recorder->outputs || ingot_grad_is_enabled() ||
-        has(node, name_used_tangents, Py_None) != 1 ||
+    if (!recorder->usual_backward || recorder->linked || count != recorder->outputs ||
+        ingot_grad_is_enabled() || has(node, name_used_tangents, Py_None) != 1 ||
         has(node, name_remaining_saved, Py_None) != 1 ||
         has(node, name_consumed_elsewhere, Py_None) != 1)
         return NULL;

@@ -2,9 +2,9 @@
 #include "program.h"
 #include "recorder_parts.h"
 
-static PyObject *name___of_ingots_hooks__, *name_record, *name__version, *name_is_inference,
-    *name__is_view, *name_detach, *name_materialize_grads, *name_program, *name_to_save, *name_call,
-    *name_sizes, *name_non_differentiable;
+static PyObject *name___of_ingots_hooks__, *name_record, *name_record_and_look, *name__version,
+    *name_is_inference, *name__is_view, *name_detach, *name_materialize_grads, *name_program,
+    *name_to_save, *name_call, *name_sizes, *name_non_differentiable;
 static PyObject *tensor_class; /* torch.Tensor */
 
 /* A call of `apply`: an error before the forward has ended is the graph's, one behind it comes of
@@ -29,8 +29,10 @@ PyObject *ingot_recorder_call(PyObject *self, PyObject *inputs, PyObject *keywor
     Recorder *recorder = (Recorder *)self;
     if (keywords != NULL && PyDict_GET_SIZE(keywords) > 0)
         return PyErr_Format(PyExc_TypeError, "a program takes no keyword arguments");
-    if (!recorder->usual) {
-        PyObject *record = PyObject_GetAttr(self, name_record);
+    bool looks = recorder->usual && ++recorder->calls >= recorder->look_at;
+    if (!recorder->usual || recorder->linked || looks) {
+        recorder->look_at = looks ? 2 * recorder->calls : recorder->look_at;
+        PyObject *record = PyObject_GetAttr(self, looks ? name_record_and_look : name_record);
         PyObject *result = record ? PyObject_Call(record, inputs, NULL) : NULL;
         Py_XDECREF(record);
         return result;
@@ -278,7 +280,7 @@ PyObject *ingot_recorder_forward(PyObject *Py_UNUSED(module), PyObject *const *a
     Attempt *here = attempt;
     Recorder *recorder =
         count > 3 && PyObject_TypeCheck(args[1], &IngotRecorder_Type) ? (Recorder *)args[1] : NULL;
-    if (recorder == NULL || !recorder->usual)
+    if (recorder == NULL || !recorder->usual || args[3] != recorder->leaf)
         return PyObject_Vectorcall(ingot_training.forward, args, (size_t)count, NULL);
     if (count - 4 != recorder->inputs)
         return PyErr_Format(PyExc_TypeError, "a program of %d inputs was given %zd",
@@ -308,6 +310,7 @@ PyObject *ingot_recorder_forward(PyObject *Py_UNUSED(module), PyObject *const *a
 int ingot_recorder_forward_init(void) {
     const IngotName names[] = {{&name___of_ingots_hooks__, "__of_ingots_hooks__"},
                                {&name_record, "record"},
+                               {&name_record_and_look, "record_and_look"},
                                {&name__version, "_version"},
                                {&name_is_inference, "is_inference"},
                                {&name__is_view, "_is_view"},

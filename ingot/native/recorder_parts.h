@@ -53,10 +53,12 @@ typedef struct {
     SizePlace *places;
     Tangent *tangents;
     Way *ways;
-    PyObject *known_sizes; /* the tuple that `tangents` are right for, or NULL */
-    bool usual;            /* the call needs nothing that C does not do, ... */
-    bool usual_backward;   /* ... nor does the backward */
-    bool looks_for_hooks;  /* hooks on outputs are refused in some cases */
+    PyObject *known_sizes;  /* the tuple that `tangents` are right for, or NULL */
+    bool usual;             /* the call needs nothing that C does not do, ... */
+    bool usual_backward;    /* ... nor does the backward */
+    bool looks_for_hooks;   /* hooks on outputs are refused in some cases */
+    char linked;            /* gradients leave a backward early: both calls are left to Python */
+    int64_t calls, look_at; /* at which call Python looks for those who want that, the next time */
 } Recorder;
 
 extern PyTypeObject IngotRecorder_Type;

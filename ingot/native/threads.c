@@ -29,11 +29,7 @@ static struct {
 static int usable;
 
 /* Of each thread that launches kernels. */
-#ifdef _MSC_VER
-static __declspec(thread) IngotCompany company;
-#else
 static _Thread_local IngotCompany company;
-#endif
 
 static int64_t nanoseconds_now(void) {
     struct timespec now;

@@ -92,6 +92,16 @@ def hooks_if_readable(node: Any) -> NodeHooks:
         return NO_HOOKS
 
 
+def has_hooks_behind(node: Any) -> bool:
+    """Whether there are hooks on the gradients that a node gives, of whatever language; False where
+    that cannot be read."""
+    places = _places()
+    if places is None:
+        return False
+    address = _address(node, places.python_node)
+    return _word(address, places.behind) != _word(address, places.behind + 1)
+
+
 def places_of_hooks() -> tuple[int, ...] | None:
     """Where nodes that are functions of Python's have their hooks. In order: the words of the
     vectors, of the number of tensors that retain their gradients and of the sequence number, and

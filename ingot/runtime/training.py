@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointFunction
 from ingot.errors import mark_of_hooks
 from ingot.loops.training_contract import TrainingContract
 from ingot.native import _native
+from ingot.runtime.early_gradients import LinkedCall, Links, links_for
 from ingot.runtime.higher_order import HigherOrderProgram, Inputs, RecordedCall, StateBefore
 from ingot.runtime.output_views import rebase, refuse_unwritable
 from ingot.runtime.tangents import (
@@ -138,6 +139,7 @@ class TrainingProgram(_native.Recorder):
         self._differentiable = native.differentiable_outputs
         self._unreached = frozenset(contract.unreached_inputs)
         self.reentrant_tangents = frozenset(t.position for t in contract.tangents if t.reentrant)
+        self.links: Links | None = None  # of calls whose gradients leave their backward early
         self.compiled: dict[Demand, CompiledBackward] = {}
         self._input_choices: list[tuple[int, ...]] = []  # the shortest first
         self._remaining: dict[Any, Remaining] = {}
@@ -154,6 +156,14 @@ class TrainingProgram(_native.Recorder):
 
     # -- the call ----------------------------------------------------------------------------------
 
+    def record_and_look(self, *inputs: Tensor) -> tuple[Any, ...]:
+        """As `record`. C asks for it at the first call, the second, the fourth and so on: by then
+        somebody may wait for single gradients, or do so no longer."""
+        if self.gradient_inputs and _CONTEXT_IS_AS_EXPECTED:
+            self.links = links_for(self, inputs)
+            self.linked = self.linked or self.links is not None
+        return self.record(*inputs)
+
     def record(self, *inputs: Tensor) -> tuple[Any, ...]:
         """The outputs, which carry their history."""
         for position in self.rebased_inputs:
@@ -164,6 +174,9 @@ class TrainingProgram(_native.Recorder):
         try:
             if self.contract.groups:
                 results = self._record_groups(state, reached)
+            elif self.links is not None:
+                token = self.links.make(reached)
+                results = apply_node(self, state, self.links, *reached, token)
             else:
                 results = apply_node(self, state, self.leaf, *reached)
         except Exception as error:
@@ -298,9 +311,11 @@ class TrainingProgram(_native.Recorder):
         sizes: tuple[int, ...],
         call: RecordedCall | None,
         inputs: Inputs,
+        linked: LinkedCall | None = None,
     ) -> list[Tensor | None]:
         """The gradients of all inputs, or of those that are asked for, None for those that have
-        none. Empties `saved`. There is a `call` if the program `recomputes`."""
+        none. Empties `saved`. There is a `call` if the program `recomputes`. Of a call that is
+        `linked` the gradients may come by way of its links."""
         laid_out = self._in_layout(tangents, sizes)
         demand = Demand(tuple([t is not None for t in laid_out]), inputs)
         if not self.gradient_inputs or not any(demand.present) or inputs == ():
@@ -312,9 +327,20 @@ class TrainingProgram(_native.Recorder):
             compiled = self._compile(demand)
         if compiled.run is None:
             return self._recomputed(call, tangents, sizes, inputs)
+        aliases: Sequence[tuple[int, int]] = ()
+        if linked is not None:
+            aliases = linked.aliases(saved, compiled.gradient_inputs)
         saved += [t for t in laid_out if t is not None]
         saved += sizes
+        if linked is not None and inputs is None:
+            first = linked.begin(compiled, saved, aliases)
+            if first is not None:
+                return self._by_input(first, linked.links.groups[0])
         return self._by_input(compiled.run(saved), compiled.gradient_inputs)
+
+    def compiled_whole(self) -> CompiledBackward:
+        """The program of the backward that all tangents come into."""
+        return self._compile(Demand((True,) * len(self.contract.tangents)))
 
     @serial
     def _compile(self, demand: Demand) -> CompiledBackward:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ingot.native import _native
+from ingot.runtime.early_gradients import LinkedCall, Links
 from ingot.runtime.higher_order import UNCHANGED, RecordedCall, StateBefore
 from ingot.runtime.node_hooks import hooks_if_readable, places_of_hooks
 from ingot.runtime.output_views import outputs_of_node
@@ -112,11 +113,13 @@ def node_forward(
     ctx: Any,
     program: TrainingProgram,
     state: StateBefore,
-    leaf: Tensor | GroupNode | None,
+    leaf: Tensor | GroupNode | Links | None,
     *inputs: Tensor,
 ) -> tuple[Any, ...]:
     ctx.set_materialize_grads(False)
     ctx.program = program
+    if isinstance(leaf, Links):
+        ctx.links, inputs = leaf, inputs[:-1]  # without the token
     untracked: Sequence[int] = program.untracked_outputs
     if isinstance(leaf, GroupNode):
         results, outputs = leaf.run()
@@ -164,20 +167,25 @@ def _backward(ctx: Any, *tangents: Tensor | None) -> Any:
     else:
         saved = [remaining.tensor for remaining in ctx.remaining_saved]
     consumed, ctx.consumed_elsewhere = ctx.consumed_elsewhere, None
+    no_token = () if ctx.links is None else (None,)
     if torch.is_grad_enabled():
         inputs = program.demanded_inputs(ctx)
         gradients = program.backward_with_history(ctx.call, tangents, ctx.sizes, inputs)
-        return None, None, None, *gradients
-    call = None
+        return None, None, None, *gradients, *no_token
+    call, linked = None, None
     if program.recomputes:
         call = ctx.call
+    if ctx.links is not None and consumed is None and ctx.call is not None:
+        linked = LinkedCall(ctx.links, ctx.call.inputs)
     _free(ctx, program, saved, tangents if consumed is None else consumed)
     if consumed is not None:
-        return None, None, None, *program.no_gradients()
+        return None, None, None, *program.no_gradients(), *no_token
     inputs = program.demanded_inputs(ctx)
-    gradients = program.backward(saved, tangents, ctx.sizes, call, inputs)
+    gradients = program.backward(saved, tangents, ctx.sizes, call, inputs, linked)
     program.learn(tangents, inputs)
-    return None, None, None, *gradients
+    if linked is not None:
+        return None, None, None, *gradients, linked.token
+    return None, None, None, *gradients, *no_token
 
 
 def _free(
@@ -237,7 +245,7 @@ def is_of_program(node: Any) -> bool:
 _Node: Any = backward_class(_Graph)
 # until a backward, or somebody who looks on, says otherwise
 _Node.used_tangents, _Node.remaining_saved, _Node.consumed_elsewhere = None, None, None
-_Node.siblings, _Node.own_tangents = None, None
+_Node.siblings, _Node.own_tangents, _Node.links = None, None, None
 # the engine calls it; `BackwardCFunction.apply` would look up the same function
 _Node.apply = _native.node_backward
 
