@@ -195,17 +195,19 @@ def _local(tensor: Tensor) -> list[Any]:
 
 
 RESHARDED = frozenset({"embedding.weight"})
-"""Sharded parameters whose gradients eager gives whole, and compiled code sharded."""
+"""Sharded parameters whose gradients eager gives whole. A backward outside gives them sharded."""
 
 
-def _gradient(name: str, parameter: Any) -> Any:
-    if name in RESHARDED:
+def _gradient(name: str, parameter: Any, is_resharded: bool) -> Any:
+    if is_resharded and name in RESHARDED:
         return parameter.grad.redistribute(placements=parameter.placements)
     return parameter.grad
 
 
-def trained(model: nn.Module, loss_of: Any, inputs: Any, optimizer: str, compiled: str) -> Any:
-    """Losses, gradients and parameters after some steps."""
+def trained(
+    model: nn.Module, loss_of: Any, inputs: Any, optimizer: str, compiled: str, way: str
+) -> Any:
+    """Losses, gradients and parameters after some steps; gradients as `way` gives them."""
     around = loss_parallel if model.head_is_sharded else nullcontext
     loss_of_model = loss_of(model)
     if compiled == "loss":
@@ -225,7 +227,9 @@ def trained(model: nn.Module, loss_of: Any, inputs: Any, optimizer: str, compile
     for k in range(3):
         torch.manual_seed(k)
         loss = run(inputs())
-        gradients = [_local(_gradient(*pair)) for pair in model.named_parameters()]
+        gradients = []
+        for name, parameter in model.named_parameters():
+            gradients.append(_local(_gradient(name, parameter, way == "loss")))
         step()
         optimize.zero_grad()
         found.append([_local(loss), gradients, [_local(p) for p in model.parameters()]])
@@ -254,9 +258,9 @@ def facts(name: str, optimizer: str) -> dict[str, Any]:
         made.head_is_sharded = make is _sharded_language
         return made
 
-    eager = trained(model(), loss_of, inputs, optimizer, "")
     for way in ("loss", "step"):
-        found[way] = distance(trained(model(), loss_of, inputs, optimizer, way), eager)
+        eager = trained(model(), loss_of, inputs, optimizer, "", way)
+        found[way] = distance(trained(model(), loss_of, inputs, optimizer, way, way), eager)
     one = model()
     with loss_parallel() if one.head_is_sharded else nullcontext():
         report = ingot.explain(loss_of(one))(inputs())
