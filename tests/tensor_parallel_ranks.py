@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 import ingot
 from tests.capture import dtensor_ranks
+from tests.compiled import compilations as compilations_of
 
 MESH: Any = None  # made once there is a group
 WIDTH, HEADS, WORDS = 16, 4, 32
@@ -270,11 +271,19 @@ def facts(name: str, optimizer: str) -> dict[str, Any]:
 
 
 def breaks_of_step(optimizer: str) -> list[str]:
-    """The graph breaks of an optimizer's step over DTensors."""
+    """The graph breaks of an optimizer's first step over DTensors, and of the next one, which has
+    its counts; and how often the steps behind these are compiled."""
     model = _mlp()
     model(torch.randn(4, WIDTH)).sum().backward()
     optimize = OPTIMIZERS[optimizer](model.parameters())
-    return [str(one.reason) for one in ingot.explain(optimize.step)().breaks]
+    step, breaks = ingot.compile(optimize.step), []
+    for _ in range(2):
+        breaks += [str(one.reason) for one in ingot.explain(optimize.step)().breaks]
+        step()
+    known = len(compilations_of(step))
+    step()
+    step()
+    return breaks + ["compiled again"] * (len(compilations_of(step)) - known)
 
 
 def find_all(optimizer: str, *names: str) -> dict[str, Any]:
@@ -290,4 +299,5 @@ def find_all(optimizer: str, *names: str) -> dict[str, Any]:
 def find_some(*programs: str) -> dict[str, Any]:
     """What dtensor_ranks.py finds of some programs, and what training one model gives, so that the
     ranks are started once."""
-    return {**dtensor_ranks.find_all(*programs), "models": find_all("sgd", "mlp")}
+    found = dtensor_ranks.find_all(*programs)
+    return {**found, "models": find_all("sgd", "mlp"), "counted step": breaks_of_step("adamw")}
