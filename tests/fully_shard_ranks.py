@@ -3,6 +3,7 @@ test_fully_shard.py."""
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -40,12 +41,12 @@ class Checkpointed(Block):
 
 
 class Net(nn.Module):
-    """Two blocks with work before, between and behind them."""
+    """Blocks with work before, between and behind them."""
 
-    def __init__(self, block: Callable[[int], nn.Module]) -> None:
+    def __init__(self, block: Callable[[int], nn.Module], count: int) -> None:
         super().__init__()
         self.inner = nn.Linear(WIDTH, WIDTH)
-        self.blocks = nn.ModuleList([block(k) for k in range(2)])
+        self.blocks = nn.ModuleList(map(block, range(count)))
         self.head = nn.Linear(WIDTH, 4)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -217,10 +218,12 @@ BEHIND: dict[str, Way] = {
 WAYS = (*BEFORE, *BEHIND)
 
 
-def made(sharding: str, way: str, block: Callable[[int], nn.Module] = Block) -> nn.Module:
+def made(
+    sharding: str, way: str, block: Callable[[int], nn.Module] = Block, count: int = 2
+) -> nn.Module:
     """A model that is sharded, and compiled in a way; "" is eager."""
     torch.manual_seed(0)
-    model = Net(block)
+    model = Net(block, count)
     if way in BEFORE:
         model = _each(model, BEFORE[way])
     sharded = SHARDINGS[sharding](model)
@@ -321,3 +324,62 @@ def find_all(shardings: str, ways: str = ",".join(WAYS)) -> dict[str, Any]:
                 name = f"{sharding}, {way}" + ", accumulated" * accumulates
                 found[name] = facts(sharding, way, eager, accumulates=accumulates)
     return found
+
+
+# -- many blocks, memory, time ---------------------------------------------------------------------
+
+
+def find_more() -> dict[str, Any]:
+    """What a model of many blocks comes to, what is gathered at a time, and what hooks take."""
+    warnings.simplefilter("ignore")
+    memory = {way: _gathered(made("default", way)) for way in ("", "blocks", "model")}
+    seconds = {way: _seconds(made("default", way)) for way in ("", "blocks", "model")}
+    return {"many": _of_many(24), "memory": memory, "seconds": seconds}
+
+
+def _of_many(count: int) -> dict[str, Any]:
+    """How often a model of many blocks is compiled in two calls, and what is left to eager."""
+    ingot.reset()
+    start = ingot.counters()
+    model, eager = made("default", "model", count=count), made("default", "", count=count)
+    x, counts = torch.randn(6, WIDTH), []
+    with torch.no_grad():
+        for _ in range(2):
+            differs = distance(_numbers(model(x)), _numbers(eager(x)))
+            counts.append(ingot.counters()["compilations"] - start["compilations"])
+    fallbacks = ingot.counters()["fallbacks"]
+    variants = fallbacks.get("variants", 0) - start["fallbacks"].get("variants", 0)
+    return {"compilations": counts, "variants": variants, "differs": differs}
+
+
+def _gathered(model: Any) -> list[int]:
+    """How many bytes of whole parameters there are behind a forward, and behind its backward."""
+    found = []
+    for _ in range(2):
+        loss = _loss(model, 0)
+        found.append(_whole_bytes(model))
+        loss.backward()
+        found.append(_whole_bytes(model))
+    return found
+
+
+def _whole_bytes(model: Any) -> int:
+    total = 0
+    for module in (model, *model.blocks):
+        for group in module._get_fsdp_state()._fsdp_param_groups:
+            for parameter in group.fsdp_params:
+                for output in parameter.all_gather_outputs:
+                    total += output.untyped_storage().nbytes()
+    return total
+
+
+def _seconds(model: nn.Module) -> float:
+    """The processor's time of a call, nearly all of which hooks take: the least of some rounds."""
+    x, rounds = torch.randn(6, WIDTH), []
+    with torch.no_grad():
+        for _ in range(12):
+            start = time.process_time()
+            for _ in range(10):
+                model(x)
+            rounds.append(time.process_time() - start)
+    return min(rounds[2:])

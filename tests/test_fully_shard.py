@@ -62,3 +62,17 @@ def test_two_ranks(sharding: str) -> None:
 def test_four_ranks(sharding: str) -> None:
     for rank in on_ranks(4, PLACE, sharding):
         require(rank)
+
+
+@long
+def test_many_blocks_memory_and_hooks() -> None:
+    for rank in on_ranks(2, "tests.fully_shard_ranks:find_more"):
+        many = rank["many"]
+        assert many["differs"] < 1e-5 and not many["variants"]
+        first, second = many["compilations"]
+        assert first == second <= 2 + 2 * 24  # the start; each block, and what follows it
+        memory, seconds = rank["memory"], rank["seconds"]
+        assert memory["blocks"] == memory["model"] == memory[""]
+        assert memory[""][0] > 0 and memory[""][1] == 0
+        for way in ("blocks", "model"):
+            assert seconds[way] < 2 * seconds[""], seconds
