@@ -171,6 +171,13 @@ class Compilation:
         return self.captured is not None and self.skipped is None and bool(self.captured.ops)
 
     @property
+    def goes_on(self) -> bool:
+        """Whether more is compiled once the call runs."""
+        if self.skipped is not None:
+            return self.skipped.why.is_of_hooks
+        return self.break_ is not None
+
+    @property
     def sizes(self) -> dict[Symbol, int]:
         """What each size symbol was in the call that led here, so that sizes in bytes can be stated
         as numbers."""

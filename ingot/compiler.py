@@ -68,6 +68,8 @@ log = logging.getLogger("ingot")
 MAX_ENTRIES = 64  # a function that keeps changing is left to eager beyond this, and says so once
 # the same for what follows a graph break: a loop that breaks has one for each iteration
 MAX_CONTINUATION_ENTRIES = 16
+# the same where a loop runs over modules whose hooks break the graph: it ends with the modules
+MAX_ENTRIES_OF_HOOKED = 256
 _PIECES = (  # of the pipeline, each behind those that it imports
     "ingot.schedule",
     "ingot.codegen.llvm",
@@ -194,11 +196,10 @@ class Compiler:
         return slots
 
     def prepare(self, args: Args, kwargs: Kwargs) -> None:
-        """The same, and runs the program where a graph was broken: what follows depends on it."""
+        """The same, and runs the program where a graph was broken, or where hooks are around it:
+        what follows depends on it."""
         self.prepare_entry(args, kwargs)
-        if OFF is None and any(
-            c.break_ is not None and c.skipped is None for c in self.compilations
-        ):
+        if OFF is None and any(map(attrgetter("goes_on"), self.compilations)):
             self.dispatcher(*args, **kwargs)
 
     def find(self, args: Args, kwargs: Kwargs) -> tuple[Captured, list[Any]] | None:
@@ -525,6 +526,13 @@ class Continuation(Compiler):
         self.compilations = root.compilations
         Compiler.alive.discard(self)
 
+    @property
+    def entry_limit(self) -> int:
+        limit = super().entry_limit
+        if limit == self.max_entries and any(map(_is_of_hooks, self.compilations)):
+            return MAX_ENTRIES_OF_HOOKED
+        return limit
+
     def new_compilation(self, recompiled: str) -> Compilation:
         name = self.chain.points[-1].code.co_qualname
         return Compilation(name, self.where, recompiled, self.chain)
@@ -545,6 +553,12 @@ class Continuation(Compiler):
             _native.set_code_entry(self.chain.points[0].code, None)
         else:
             super().report_overflow(compilation)
+
+
+def _is_of_hooks(compilation: Compilation) -> bool:
+    """Whether a compilation ends before the call of a module whose hooks run in eager."""
+    end = compilation.break_ or compilation.skipped
+    return end is not None and end.why.is_of_hooks
 
 
 class Replay(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from ingot import events
 from ingot.capture import Captured
 from ingot.capture.facts import WATCHED
 from ingot.capture.guard_set import GuardSet
+from ingot.capture.inner_calls import InnerCalls
 from ingot.compilation import Compilation
 from ingot.errors import (
     EagerRaises,
@@ -48,8 +50,11 @@ class EagerCalls:
         self._watched: Unsupported | None = None  # operations, by somebody in calls that ran
         self._has_waited = False  # for a second call
 
+        self._hooked = HookedCall(compiler)
+
     def reset(self) -> None:
         self.failures.clear()
+        self._hooked = HookedCall(self.compiler)
         self._too_many = self._watched = None
         self._has_waited = False
 
@@ -60,7 +65,8 @@ class EagerCalls:
     ) -> None:
         """Keeps the reason, and makes the decision an entry that lasts as long as the guards that
         led to it. These are the reason's or, if it has none, those of what was captured."""
-        is_refused = not (isinstance(reason, EagerRaises) or reason.why.passes)
+        is_expected = isinstance(reason, EagerRaises) or reason.why.passes
+        is_refused = not (is_expected or self._runs_hooked(reason))
         if self.compiler.options.fullgraph and is_refused:
             raise GraphBreakError(without_frames(reason)) from None
         if reason.evidence.guards is None and captured is not None:
@@ -68,7 +74,7 @@ class EagerCalls:
         compilation.skipped = without_frames(reason)
         guards = reason.evidence.guards
         if guards is not None and not (reason.why.passes or self._asks_eager(reason)):
-            self._add_entry(guards)
+            self._add_entry(guards, hooked=self._runs_hooked(reason))
 
     def keep_failure(
         self,
@@ -104,11 +110,17 @@ class EagerCalls:
                 self._add_entry(guards, last=True)
 
     @serial
-    def _add_entry(self, guards: GuardSet, last: bool = False) -> None:
+    def _add_entry(self, guards: GuardSet, last: bool = False, hooked: bool = False) -> None:
         """Leaves calls to eager for which the guards hold. `last`: behind entries that are
-        compiled."""
+        compiled. `hooked`: all but a module's forward."""
         compiler, tree = self.compiler, GuardTree(guards.native_spec(()))
-        compiler.entries.append(compiler.dispatcher.add_entry(tree, None, None, general=last))
+        target = residual = None
+        if hooked:
+            target, residual = tuple, self._hooked  # there is no graph: no outputs
+        entry = compiler.dispatcher.add_entry(
+            tree, target, residual, general=last, has_graph=not hooked
+        )
+        compiler.entries.append(entry)
         compiler.guards.append(guards)
 
     def too_many(self) -> Unsupported:
@@ -165,6 +177,8 @@ class EagerCalls:
         """The original function. Once it has raised an error that was expected of it, it runs again
         for as long as the facts stay."""
         function, fullgraph = self.compiler.dispatcher.fn, self.compiler.options.fullgraph
+        if reason is not None and self._runs_hooked(reason):
+            return self._hooked(function, args, kwargs)
         if reason is None or reason.why.passes or not (fullgraph or self._asks_eager(reason)):
             return function(*args, **kwargs)
         if not isinstance(reason, EagerRaises):
@@ -180,6 +194,10 @@ class EagerCalls:
         self.compiler.sizes.expects_errors = False
         return result
 
+    def _runs_hooked(self, reason: Unsupported) -> bool:
+        """Whether it is a call of a module of which all but the forward runs in eager."""
+        return reason.why.is_of_hooks and reason.evidence.step is None
+
     def _asks_eager(self, reason: Unsupported) -> bool:
         """Whether it is to be seen first whether eager raises the error that is expected of it.
         Where it does not, the graph is broken from the next call on."""
@@ -187,6 +205,28 @@ class EagerCalls:
             return False
         may_break = reason.evidence.step is not None and not reason.skips
         return self.compiler.options.fullgraph or (self.compiler.sizes.expects_errors and may_break)
+
+
+class HookedCall:
+    """A call of `Module.__call__`, or of what it calls, in eager but for what the hooks stand
+    around: that is an inner call. Also the residual of entries that run such calls."""
+
+    kind, output_count = "general", 0
+
+    def __init__(self, compiler: Compiler) -> None:
+        self.compiler = compiler
+        self.calls = InnerCalls(compiler.continue_at)
+
+    def __call__(self, function: Any, args: Args, kwargs: Kwargs) -> Any:
+        return self.calls.run(_call, (function, args, kwargs))
+
+    def build(self, outputs: Sequence[Any], slots: Args) -> Any:
+        module, args, kwargs, *_ = slots
+        return self(self.compiler.function, (module, *args), kwargs)
+
+
+def _call(function: Any, args: Args, kwargs: Kwargs) -> Any:
+    return function(*args, **kwargs)
 
 
 def recompiled(compiler: Compiler, slots: Args, under: str) -> RecompileError:

@@ -22,9 +22,10 @@ class Action(enum.Enum):
     SKIP = "the region runs in eager, since no graph break can help"
     RAISE_IN_EAGER = "the call runs in eager, which raises the program's own error"
     STATIC = "the call is compiled for its own sizes; if they fail as well, the graph is broken"
+    HOOKED = "a module's hooks run in eager, and its forward is compiled by itself"
 
 
-BREAK, SKIP, RAISE_IN_EAGER, STATIC = Action
+BREAK, SKIP, RAISE_IN_EAGER, STATIC, HOOKED = Action
 
 
 class Family(NamedTuple):
@@ -258,6 +259,11 @@ class Reason:
     def passes(self) -> bool:
         """Whether a call in eager takes it away."""
         return self.id == LAZY_MODULE
+
+    @property
+    def is_of_hooks(self) -> bool:
+        """Whether hooks around a forward run in eager, and the forward compiled."""
+        return self.action is HOOKED
 
     def led_by(self, stack: Sequence[Spot]) -> Reason:
         """The same with the calls that led there, if it is where they end."""

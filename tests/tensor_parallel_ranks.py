@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 import ingot
 from tests.capture import dtensor_ranks
+from tests.compiled import compilations as compilations_of
 
 MESH: Any = None  # made once there is a group
 WIDTH, HEADS, WORDS = 16, 4, 32
@@ -195,17 +196,19 @@ def _local(tensor: Tensor) -> list[Any]:
 
 
 RESHARDED = frozenset({"embedding.weight"})
-"""Sharded parameters whose gradients eager gives whole, and compiled code sharded."""
+"""Sharded parameters whose gradients eager gives whole. A backward outside gives them sharded."""
 
 
-def _gradient(name: str, parameter: Any) -> Any:
-    if name in RESHARDED:
+def _gradient(name: str, parameter: Any, is_resharded: bool) -> Any:
+    if is_resharded and name in RESHARDED:
         return parameter.grad.redistribute(placements=parameter.placements)
     return parameter.grad
 
 
-def trained(model: nn.Module, loss_of: Any, inputs: Any, optimizer: str, compiled: str) -> Any:
-    """Losses, gradients and parameters after some steps."""
+def trained(
+    model: nn.Module, loss_of: Any, inputs: Any, optimizer: str, compiled: str, way: str
+) -> Any:
+    """Losses, gradients and parameters after some steps; gradients as `way` gives them."""
     around = loss_parallel if model.head_is_sharded else nullcontext
     loss_of_model = loss_of(model)
     if compiled == "loss":
@@ -225,7 +228,9 @@ def trained(model: nn.Module, loss_of: Any, inputs: Any, optimizer: str, compile
     for k in range(3):
         torch.manual_seed(k)
         loss = run(inputs())
-        gradients = [_local(_gradient(*pair)) for pair in model.named_parameters()]
+        gradients = []
+        for name, parameter in model.named_parameters():
+            gradients.append(_local(_gradient(name, parameter, way == "loss")))
         step()
         optimize.zero_grad()
         found.append([_local(loss), gradients, [_local(p) for p in model.parameters()]])
@@ -254,9 +259,9 @@ def facts(name: str, optimizer: str) -> dict[str, Any]:
         made.head_is_sharded = make is _sharded_language
         return made
 
-    eager = trained(model(), loss_of, inputs, optimizer, "")
     for way in ("loss", "step"):
-        found[way] = distance(trained(model(), loss_of, inputs, optimizer, way), eager)
+        eager = trained(model(), loss_of, inputs, optimizer, "", way)
+        found[way] = distance(trained(model(), loss_of, inputs, optimizer, way, way), eager)
     one = model()
     with loss_parallel() if one.head_is_sharded else nullcontext():
         report = ingot.explain(loss_of(one))(inputs())
@@ -266,11 +271,19 @@ def facts(name: str, optimizer: str) -> dict[str, Any]:
 
 
 def breaks_of_step(optimizer: str) -> list[str]:
-    """The graph breaks of an optimizer's step over DTensors."""
+    """The graph breaks of an optimizer's first step over DTensors, and of the next one, which has
+    its counts; and how often the steps behind these are compiled."""
     model = _mlp()
     model(torch.randn(4, WIDTH)).sum().backward()
     optimize = OPTIMIZERS[optimizer](model.parameters())
-    return [str(one.reason) for one in ingot.explain(optimize.step)().breaks]
+    step, breaks = ingot.compile(optimize.step), []
+    for _ in range(2):
+        breaks += [str(one.reason) for one in ingot.explain(optimize.step)().breaks]
+        step()
+    known = len(compilations_of(step))
+    step()
+    step()
+    return breaks + ["compiled again"] * (len(compilations_of(step)) - known)
 
 
 def find_all(optimizer: str, *names: str) -> dict[str, Any]:
@@ -286,4 +299,5 @@ def find_all(optimizer: str, *names: str) -> dict[str, Any]:
 def find_some(*programs: str) -> dict[str, Any]:
     """What dtensor_ranks.py finds of some programs, and what training one model gives, so that the
     ranks are started once."""
-    return {**dtensor_ranks.find_all(*programs), "models": find_all("sgd", "mlp")}
+    found = dtensor_ranks.find_all(*programs)
+    return {**found, "models": find_all("sgd", "mlp"), "counted step": breaks_of_step("adamw")}

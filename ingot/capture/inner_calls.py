@@ -20,6 +20,7 @@ from ingot.capture.marks import (
     DISABLED_CODE,
     WRAPPERS,
     disabled_by_itself,
+    shards,
     why_disabled,
 )
 from ingot.capture.steps import is_step
@@ -38,6 +39,11 @@ def unwatched() -> Iterator[None]:
         yield
     finally:
         _native.hook_unpause()
+
+
+_MODULES = "torch.nn.modules.", "torch.distributed.algorithms._checkpoint."
+"""How names of torch's modules begin that have classes of nn.Modules, which call tensor work of the
+user's."""
 
 
 class InnerCalls(dict[int, Any]):
@@ -141,8 +147,10 @@ def _on_frame(function: FunctionType) -> Any:
         or module.partition(".")[0] in ("ingot", "triton")
     ):
         return None
+    if shards(function):
+        return ...  # it calls nothing that is to be captured
     # tensor work, as in the user's modules
-    if module.startswith("torch.nn.modules.") and code.co_name == "forward":
+    if module.startswith(_MODULES) and code.co_name == "forward":
         return _call
     if not is_trusted(module):
         if _only_moves(code):

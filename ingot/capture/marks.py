@@ -20,7 +20,7 @@ import torch
 from ingot.capture.meanings import stated
 from ingot.errors import unsupported
 from ingot.native import call_eager
-from ingot.reasons import SKIP
+from ingot.reasons import HOOKED, SKIP
 from ingot.torch_private import TORCH_DISABLED_CODE, substitutes_of_torch
 
 _REASON = "__ingot_disabled__"
@@ -36,6 +36,9 @@ _CONTEXTS = (
 
 _SETTINGS = "DynamoConfigPatchProxy."
 """How methods of that module begin that change settings of how torch.compile captures."""
+
+_SHARDS = "torch.distributed.fsdp."
+"""How the names of modules begin whose functions exchange the parameters of others."""
 
 WRAPPERS = "torch._dynamo.eval_frame"
 """The module of the functions that torch.compile puts around others: all have the same code."""
@@ -70,6 +73,8 @@ def why_disabled(function: FunctionType) -> tuple[str, str] | None:
     if _disabled_by_torch(marks, function):
         why = marks.get("_torchdynamo_disable_msg")
         return _disabled(f"{name}() is disabled by torch.compiler.disable", why)
+    if shards(function):
+        return "library-function", f"{name}() of FSDP, which communicates"
     if breaks_graphs(function):
         return "asked-break", "a graph break is asked for by torch._dynamo.graph_break()"
     if _is_compiled_by_torch(function):
@@ -78,6 +83,24 @@ def why_disabled(function: FunctionType) -> tuple[str, str] | None:
         path = f"{function.__globals__['__name__']}.{function.__qualname__}"
         return "compilation-call", f"{path}() is called"
     return None
+
+
+def shards(function: FunctionType) -> bool:
+    """Whether it is a function of FSDP, which swaps parameters and communicates.
+
+    Not so `forward` of its wrapper, which calls what it wraps between two of them."""
+    return _is_of_fsdp(function) and function.__code__.co_name != "forward"
+
+
+def _is_of_fsdp(function: FunctionType) -> bool:
+    module: str = function.__globals__.get("__name__", "")
+    return module.startswith(_SHARDS)
+
+
+def is_sharded_class(cls: type) -> bool:
+    """Whether hooks of modules of a class, or its own forward, gather and free their parameters: it
+    is FSDP's."""
+    return any(f"{base.__module__}.".startswith(_SHARDS) for base in cls.__mro__)
 
 
 def breaks_graphs(function: FunctionType) -> bool:
@@ -139,6 +162,9 @@ def disabled_by_itself(function: FunctionType) -> Any:
 def refuse_disabled(function: FunctionType) -> None:
     """Raises Unsupported for a function that stays in eager."""
     why = why_disabled(function)
+    if why is None and _is_of_fsdp(function):
+        sentence = "forward() of FSDP's wrapper runs in eager but for what it wraps"
+        raise unsupported("module-hook", sentence, action=HOOKED)
     if why is not None:
         code = getattr(inspect.unwrap(function), "__code__", function.__code__)
         place = f"{code.co_filename}:{code.co_firstlineno}"

@@ -29,6 +29,7 @@ from ingot.capture.values import (  # noqa: F401
     default_devices,
     deferred,
     differentiation,
+    dtensor_numbers,
     flex_attention,
     foreach,
     function_overrides,

@@ -24,7 +24,7 @@
 typedef struct Decision {
     struct Decision *previous,
         *next; /* the ring of all; one that is by itself in its ring is not decided any more */
-    PyObject *entry; /* NULL: the frames run as they are */
+    PyObject *entry; /* NULL: the frames run as they are; Ellipsis: so does all that they call */
     unsigned looks;  /* calls of the tensor entry, */
     unsigned idle;   /* what they have cost since the last one that ran a graph, */
     unsigned rest;   /* and how many frames run as they are before the next one */
@@ -245,10 +245,11 @@ static PyObject *call_entry(PyObject *entry, PyObject *first, const Frame *frame
 }
 
 static int check_entry(PyObject *entry) {
-    if (PyCallable_Check(entry))
+    if (PyCallable_Check(entry) || entry == Py_Ellipsis)
         return 0;
     PyErr_Format(PyExc_TypeError,
-                 "what runs in place of frames is a callable, None or NULL, not %R", entry);
+                 "what runs in place of frames is a callable, None, Ellipsis or NULL, not %R",
+                 entry);
     return -1;
 }
 
@@ -351,7 +352,7 @@ static PyObject *call_due_entry(PyCodeObject *code, PyFunctionObject *function, 
             return NULL;
         decision = decision_of(code);
     }
-    if (decision == NULL || decision->entry == NULL)
+    if (decision == NULL || decision->entry == NULL || decision->entry == Py_Ellipsis)
         return Py_NewRef(ingot_null);
     if (decision->entry == tensor_entry) {
         if (here.capturer == NULL || ingot_runs_eager())
@@ -378,7 +379,12 @@ static PyObject *run_without_hook(PyThreadState *thread, Frame *frame, int throw
     return result;
 }
 
-/* The same for a frame that the decision does not leave as it is at once. */
+/* Whether a frame and all that it calls run as they are, at the cost they have without a hook. */
+static inline bool is_left_with_callees(const Here *mine, const Decision *decision) {
+    return decision != NULL && decision->entry == Py_Ellipsis && mine->plain == NULL;
+}
+
+/* What a frame gives that the decision does not leave as it is at once. */
 static PyObject *look_at(Here *mine, PyThreadState *thread, Frame *frame) {
     PyCodeObject *code = code_of(frame);
     PyFunctionObject *function = function_of(frame);
@@ -392,6 +398,8 @@ static PyObject *look_at(Here *mine, PyThreadState *thread, Frame *frame) {
     if (result == NULL || !IS_NULL(result))
         return retire(thread, frame, result);
     Py_DECREF(result);
+    if (is_left_with_callees(mine, decision_of(code))) /* it was asked about just now */
+        return run_without_hook(thread, frame, false);
     return hand_on(mine, thread, frame, false);
 }
 
@@ -421,7 +429,12 @@ static PyObject *frame_hook(PyThreadState *thread, Frame *frame, int throwflag) 
         remove_hook();
     PyCodeObject *code = code_of(frame);
     if (mine->active == 0 || mine->paused > 0 || throwflag || code == NULL ||
-        !can_be_replaced(code) || is_left_alone(mine, decision_of(code), frame))
+        !can_be_replaced(code))
+        return hand_on(mine, thread, frame, throwflag);
+    Decision *decision = decision_of(code);
+    if (is_left_with_callees(mine, decision))
+        return run_without_hook(thread, frame, throwflag);
+    if (is_left_alone(mine, decision, frame))
         return hand_on(mine, thread, frame, throwflag);
     return look_at(mine, thread, frame);
 }
@@ -597,8 +610,9 @@ static PyMethodDef methods[] = {
      "set_frame_handler(callable or None) -> the one before\n\n"
      "handler(function) is called when a frame starts of whose code nothing is decided, with the "
      "hook paused. It "
-     "returns an\nentry, None (frames of this code run as they are) or NULL (this one does; ask "
-     "again). What it "
+     "returns an\nentry, None (frames of this code run as they are), Ellipsis (and so does all "
+     "that "
+     "they call) or NULL (this one does; ask again). What it "
      "raises, "
      "the frame raises."},
     {"set_tensor_entry", set_tensor_entry, METH_VARARGS,
@@ -614,8 +628,10 @@ static PyMethodDef methods[] = {
      "every\nparameter by position, *args as a tuple, **kwargs as a dict. What it returns or "
      "raises, the call returns "
      "or "
-     "raises;\nNULL: the frame runs as it is. None for an entry: they all run as they are; NULL: "
-     "nothing is decided. rests: the tensor entry is called for marked functions alone.\n"
+     "raises;\nNULL: the frame runs as it is. None for an entry: they all run as they are; "
+     "Ellipsis: so does "
+     "all that they call; NULL: nothing is decided. rests: the tensor entry is called for marked "
+     "functions alone.\n"
      "The code owns the entry, and no collector sees that: an entry that owns the code is never "
      "freed."},
     {"code_entry", code_entry, METH_O,

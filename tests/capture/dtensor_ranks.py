@@ -316,7 +316,28 @@ def find_all(*names: str) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     MESH = init_device_mesh("cpu", (dist.get_world_size(),))
     found: dict[str, Any] = {name: facts(name) for name in names or PROGRAMS}
-    return {**found, "compilations": compilations(), "broken": sorted(BROKEN)}
+    found |= {"compilations": compilations(), "gradients inside": gradients_inside()}
+    return {**found, "broken": sorted(BROKEN)}
+
+
+def gradients_inside() -> list[str]:
+    """How gradients differ from eager's that a compiled function adds up by itself: that of a
+    replicated weight is a sum that is pending."""
+
+    def step(x: Tensor, w: Tensor) -> None:
+        F.layer_norm(x, (8,), w).square().sum().backward()
+
+    (x,) = arguments((ROWS,), 0, False)
+    runs = step, ingot.compile(step)
+    weights: list[Any] = []
+    for _ in runs:
+        weights.append(distribute_tensor(torch.ones(8), MESH, [WHOLE]).requires_grad_())
+    found = []
+    for _ in range(2):
+        for run, w in zip(runs, weights):
+            run(x, w)
+        found.append(difference(weights[1].grad, weights[0].grad))
+    return found
 
 
 def compilations() -> list[int]:

@@ -129,12 +129,19 @@ def add_gradients(heads: Any, leaves: Any, tangents: Any, retain: Any) -> None:
         leaves, torch.autograd.grad(heads, leaves, tangents, retain, allow_unused=True)
     ):
         if gradient is not None:
-            if leaf.grad is None and type(leaf) not in _PLAIN:
-                leaf.grad = gradient.clone()
-            elif leaf.grad is None:
+            if leaf.grad is not None:
+                leaf.grad.add_(gradient)
+            elif type(leaf) in _PLAIN or _is_dtensor(leaf):
                 leaf.grad = _laid_out(gradient, leaf)
             else:
-                leaf.grad.add_(gradient)
+                leaf.grad = gradient.clone()
+
+
+def _is_dtensor(leaf: Any) -> bool:
+    """Inlined: whether it is a DTensor, of which a copy has the placements, and not always a
+    clone: the sum of that has arrived."""
+    cls = type(leaf)
+    return cls.__name__ == "DTensor" and cls.__module__.startswith("torch.distributed.tensor")
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

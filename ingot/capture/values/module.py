@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 
 from ingot.capture.guards import MISSING, Kind
+from ingot.capture.marks import is_sharded_class
 from ingot.capture.meanings import How, means
 from ingot.capture.sources import AttrSource, ConstSource, GlobalSource, ItemSource, Source
 from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, LazyValue, Value
@@ -17,6 +18,7 @@ from ingot.capture.values.containers import DictValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
 from ingot.capture.values.objects import ObjectValue, bind_member, instance_dict
 from ingot.capture.values.wrap import wraps
+from ingot.reasons import HOOKED
 from ingot.torch_private import call_impl, rnn_weights_have_changed, wrapped_call_impl
 
 if TYPE_CHECKING:
@@ -155,6 +157,7 @@ def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded
     if not isinstance(module, ModuleValue):
         raise session.unsupported("call", f"a call of {module.describe()}")
     _refuse_lazy(session, module)
+    _refuse_sharded(session, module)
     names = [name for name in _HOOKS if _has_hooks(session, module.get_attribute(session, name))]
     for name, table in _OF_ALL_MODULES.items():
         if _has_hooks(session, session.wrap(_TORCH[table.key], table)):
@@ -213,6 +216,13 @@ def _refuse_lazy(session: Session, module: ModuleValue) -> None:
         raise session.unsupported(
             "lazy-module", f"{module.describe()} has not got its parameters yet"
         )
+
+
+def _refuse_sharded(session: Session, module: ModuleValue) -> None:
+    """A module of FSDP has its parameters between two hooks alone, which run in eager."""
+    if is_sharded_class(module.cls):
+        sentence = f"{module.describe()} is sharded by FSDP: its hooks run in eager"
+        raise session.unsupported("module-hook", sentence, action=HOOKED)
 
 
 _TORCH: dict[str, Any] = vars(torch.nn.modules.module)

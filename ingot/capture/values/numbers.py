@@ -641,13 +641,18 @@ def operand_of_choice(value: Value) -> Value | None:
 
 
 def call(session: Session, function: Callable[..., Any], *args: Value) -> TensorValue:
-    result = session.call_function(function, *args)
-    assert isinstance(result, TensorValue)
-    return result
+    return _tensor(session, session.call_function(function, *args))
 
 
 def method(session: Session, name: str, tensor: TensorValue, *args: Any) -> TensorValue:
-    result = TensorMethod(tensor, name).call(session, list(map(session.wrap_constant, args)), {})
+    called = TensorMethod(tensor, name)
+    return _tensor(session, called.call(session, list(map(session.wrap_constant, args)), {}))
+
+
+def _tensor(session: Session, result: Value) -> TensorValue:
+    """What a call gave, or the node that stands for it if it is a wrapper."""
+    if not isinstance(result, TensorValue):
+        result = result.content(session)  # type: ignore[attr-defined]
     assert isinstance(result, TensorValue)
     return result
 
@@ -658,6 +663,4 @@ def converted(
     named: dict[str, Value] = {}
     if copy:
         named = {"copy": ConstantValue(True)}
-    result = session.call_method("to", tensor, ConstantValue(dtype), **named)
-    assert isinstance(result, TensorValue)
-    return result
+    return _tensor(session, session.call_method("to", tensor, ConstantValue(dtype), **named))

@@ -503,6 +503,10 @@ RULES: dict[Any, OptionalRule] = {}
 arguments are the nodes that stand for them."""
 
 
+NUMBER_RULES: list[Callable[[Session, str, Arguments, Keywords], Value | None]] = []
+"""What captures calls with numbers that only the running program knows, by a function's name."""
+
+
 def call_wrapped(session: Session, function: Any, args: Arguments, kwargs: Keywords) -> Value:
     """A call of torch's with wrappers, as one node: the dispatch of their classes runs."""
     name = getattr(function, "__name__", "")
@@ -518,6 +522,10 @@ def call_wrapped(session: Session, function: Any, args: Arguments, kwargs: Keywo
     named = map_values(session.deep, kwargs)
     if name == "size" and not named:
         return _size(session, *values)
+    for number_rule in NUMBER_RULES:
+        answer = number_rule(session, name, values, named)
+        if answer is not None:
+            return answer
     wrappers: list[torch.Tensor] = []
     for value in (*values, *named.values()):
         value.argument(partial(_note_wrapper, wrappers))

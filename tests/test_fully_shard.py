@@ -1,0 +1,78 @@
+"""Models under `fully_shard`, `replicate` and `FullyShardedDataParallel`, of which blocks or all is
+compiled, before or behind: steps are eager's, hooks run in eager, and nothing is compiled anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from tests.long import long
+from tests.ranks import on_ranks
+
+pytestmark = pytest.mark.skipif(
+    not dist.is_available() or not dist.is_gloo_available(), reason="torch has no gloo"
+)
+
+PLACE = "tests.fully_shard_ranks:find_all"
+
+SHARDINGS = (
+    "default", "kept", "in half", "offloaded", "wrapped checkpoints", "frozen", "in group",
+    "prefetched", "replicated", "fsdp1", "fsdp1 with parameters",
+)  # fmt: skip
+OF_FOUR = "default", "of pairs", "hybrid", "with tensor parallel"
+
+LARGEST = {"in half": 2e-3}
+"""The largest relative difference after three steps, where it is not that of float32."""
+
+
+def require(facts: dict[str, Any]) -> None:
+    """AssertionError where training is not eager's, or where steps after the first compile."""
+    for name, one in facts.items():
+        assert one["differs"] < LARGEST.get(name.partition(",")[0], 1e-5), (name, one)
+        first, *later = one["compilations"]
+        assert later == [first] * len(later), (name, one)
+        breaks: dict[str, int] = {}
+        if name.partition(", ")[2].startswith("model"):
+            breaks = {"module-hook": 4}  # two blocks, with gradients and without
+        assert one["breaks"] == breaks, (name, one)
+        assert set(one["graphs"]) <= {"Net.forward", *BLOCKS}, (name, one)
+        assert not BLOCKS.isdisjoint(one["graphs"]), (name, one)
+
+
+BLOCKS = {"Block.forward", "CheckpointWrapper.forward", "FSDPNet.forward"}
+
+
+def test_some_ways() -> None:
+    for rank in on_ranks(2, PLACE, "default", "blocks,model"):
+        assert len(rank) == 4
+        require(rank)
+
+
+@long
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_two_ranks(sharding: str) -> None:
+    for rank in on_ranks(2, PLACE, sharding):
+        require(rank)
+
+
+@long
+@pytest.mark.parametrize("sharding", OF_FOUR)
+def test_four_ranks(sharding: str) -> None:
+    for rank in on_ranks(4, PLACE, sharding):
+        require(rank)
+
+
+@long
+def test_many_blocks_memory_and_hooks() -> None:
+    for rank in on_ranks(2, "tests.fully_shard_ranks:find_more"):
+        many = rank["many"]
+        assert many["differs"] < 1e-5 and not many["variants"]
+        first, second = many["compilations"]
+        assert first == second <= 2 + 2 * 24  # the start; each block, and what follows it
+        memory, seconds = rank["memory"], rank["seconds"]
+        assert memory["blocks"] == memory["model"] == memory[""]
+        assert memory[""][0] > 0 and memory[""][1] == 0
+        for way in ("blocks", "model"):
+            assert seconds[way] < 2 * seconds[""], seconds
