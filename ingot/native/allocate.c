@@ -1,14 +1,11 @@
 #include "allocate.h"
 
 #include "heap.h"
+#include "pages.h"
 #include "tensor.h"
 #include "torch_allocator.h"
 
 #include <string.h>
-
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
 
 static const int64_t HUGE_PAGES_FROM = 4 << 20; /* bytes */
 
@@ -95,20 +92,6 @@ PyObject *ingot_window(PyObject *tensor, const IngotLayout *layout, int64_t offs
     return window;
 }
 
-/* Fewer, larger pages for memory that is new: each costs one fault. */
-static void ask_for_huge_pages(void *data, int64_t bytes) {
-#ifdef MADV_HUGEPAGE
-    const uintptr_t page = 2 << 20;
-    uintptr_t begin = ((uintptr_t)data + page - 1) & ~(page - 1),
-              end = ((uintptr_t)data + (uintptr_t)bytes) & ~(page - 1);
-    if (begin < end)
-        madvise((void *)begin, end - begin, MADV_HUGEPAGE);
-#else
-    (void)data;
-    (void)bytes;
-#endif
-}
-
 /* NULL, without an exception, where the heap has no memory. */
 static PyObject *allocate_in_heap(const IngotLayout *layout, int64_t bytes, void **data) {
     void *handle = ingot_torch_allocate((size_t)bytes, layout->sizes, layout->strides, layout->rank,
@@ -126,7 +109,7 @@ PyObject *ingot_allocate(const IngotLayout *layout, bool held, void **data) {
         return tensor;
     tensor = allocate_fresh(layout, data);
     if (tensor != NULL && bytes >= HUGE_PAGES_FROM)
-        ask_for_huge_pages(*data, bytes);
+        ingot_ask_for_huge_pages(*data, (size_t)bytes);
     return tensor;
 }
 

@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+#include "pages.h"
+
 #ifdef __linux__
 #include <pthread.h>
 #include <sys/mman.h>
@@ -21,8 +23,8 @@ typedef struct Block {
     bool idle, returned;           /* returned: idle, and the system has its pages */
 } Block;
 
-enum { LINE = 64, LEAST = 256, STEP = 2 << 20 }; /* STEP: a huge page */
-static const uint64_t PERIOD = 4096;             /* results */
+enum { LINE = 64, LEAST = 256, STEP = INGOT_HUGE_PAGE };
+static const uint64_t PERIOD = 4096; /* results */
 
 static struct {
     pthread_mutex_t lock;
@@ -71,9 +73,7 @@ static bool make_accessible(char *end) {
     if (bytes > (size_t)(heap.end - heap.accessible) ||
         mprotect(heap.accessible, bytes, PROT_READ | PROT_WRITE) != 0)
         return false;
-#ifdef MADV_HUGEPAGE
-    madvise(heap.accessible, bytes, MADV_HUGEPAGE);
-#endif
+    ingot_ask_for_huge_pages(heap.accessible, bytes);
     heap.accessible += bytes;
     return true;
 }
@@ -252,6 +252,7 @@ static void use(size_t bytes, size_t returned) {
         heap.most_before = heap.most_used;
         heap.most_used = heap.use.used;
         trim_to(most_used() - returned, STEP, false);
+        ingot_allow_huge_pages(heap.begin, (size_t)(heap.accessible - heap.begin));
     }
 }
 

@@ -4,6 +4,7 @@
 #include "donation.h"
 #include "grad_mode.h"
 #include "lending.h"
+#include "pages.h"
 #include "program_parts.h"
 
 #include <stdbool.h>
@@ -306,6 +307,13 @@ static PyObject *lend_from(PyObject *Py_UNUSED(module), PyObject *bytes) {
     return PyLong_FromLongLong(before);
 }
 
+static PyObject *slow_huge_page_from(PyObject *Py_UNUSED(module), PyObject *nanoseconds) {
+    const int64_t wanted = PyLong_AsLongLong(nanoseconds);
+    if (PyErr_Occurred())
+        return NULL;
+    return PyLong_FromLongLong(ingot_set_slow_huge_page(wanted));
+}
+
 static PyObject *record_for_itself(PyObject *Py_UNUSED(module), PyObject *does) {
     ingot_records_for_itself = PyObject_IsTrue(does) == 1;
     Py_RETURN_NONE;
@@ -333,6 +341,9 @@ static PyMethodDef methods[] = {
     {"_lend_from", lend_from, METH_O,
      "_lend_from(bytes): from how many bytes on memory is lent (for tests). Returns what it was "
      "before."},
+    {"_slow_huge_page_from", slow_huge_page_from, METH_O,
+     "_slow_huge_page_from(nanoseconds): how long a huge page takes of which the next ones are not "
+     "asked for (for tests). Returns what it was before."},
     {"trim_heap", trim_heap, METH_NOARGS,
      "trim_heap(): give the system the memory of results that have died."},
     {"heap_use", heap_use, METH_NOARGS,

@@ -3,11 +3,9 @@ tests/native/test_heap.py.)"""
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -322,18 +320,3 @@ def test_the_graph_may_be_kept_and_used_again() -> None:
     torch.testing.assert_close(torch.autograd.grad(loss, list(model.parameters())), first)
     with pytest.raises(RuntimeError, match="second time"):
         torch.autograd.grad(loss, list(model.parameters()))
-
-
-@pytest.mark.skipif(
-    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="needs huge pages"
-)
-def test_large_results_of_training_ask_for_huge_pages() -> None:
-    """Their memory is new in every step; 36 MB are more than the C library keeps."""
-    result = ingot.compile(torch.exp)(torch.zeros(3000, 3000, requires_grad=True))
-    middle, flags, inside = result.data_ptr() + result.nbytes // 2, "", False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            inside = int(found[1], 16) <= middle < int(found[2], 16)
-        elif inside and line.startswith("VmFlags:"):
-            flags = line
-    assert "hg" in flags.split()
