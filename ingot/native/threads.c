@@ -30,6 +30,7 @@ static int usable;
 
 /* Of each thread that launches kernels. */
 static _Thread_local IngotCompany company;
+static bool watches = true;
 
 static int64_t nanoseconds_now(void) {
     struct timespec now;
@@ -154,7 +155,8 @@ int32_t ingot_launch(IngotLaunch *launch, int threads) {
     int64_t now = nanoseconds_now();
     int64_t lost =
         ingot_company_lost(watch->pieces, watch->last - begun, watch->longest, now - watch->last);
-    ingot_company_observe(&company, threads, openmp.torch_threads(), now, now - begun, lost);
+    if (watches)
+        ingot_company_observe(&company, threads, openmp.torch_threads(), now, now - begun, lost);
     return launch->status;
 }
 
@@ -165,6 +167,15 @@ static PyObject *threads_wanted(PyObject *Py_UNUSED(module), PyObject *args) {
         return NULL;
     static const IngotCompany alone;
     return PyLong_FromLong(threads_of(&alone, extent, unit, nanoseconds));
+}
+
+static PyObject *watch_company(PyObject *Py_UNUSED(module), PyObject *does) {
+    int truth = PyObject_IsTrue(does);
+    if (truth < 0)
+        return NULL;
+    watches = truth;
+    company = (IngotCompany){0};
+    Py_RETURN_NONE;
 }
 
 static PyObject *threads_in_company(PyObject *Py_UNUSED(module), PyObject *args) {
@@ -203,6 +214,8 @@ static PyMethodDef methods[] = {
      "threads_wanted(extent, unit, nanoseconds) -> int: on how many threads a kernel would run "
      "that "
      "has the processors for itself."},
+    {"_watch_company", watch_company, METH_O,
+     "_watch_company(does): whether launches have fewer threads beside other work."},
     {"_threads_in_company", threads_in_company, METH_VARARGS,
      "_threads_in_company(most, launches) -> list: how many of `most` threads each launch has, one "
      "after the other, of (when it begins, how long it takes, what of it is lost), in "

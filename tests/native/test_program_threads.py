@@ -81,6 +81,13 @@ class TestLargeOutputs:
 
 
 class TestThreads:
+    @pytest.fixture(autouse=True)
+    def alone(self):
+        """As many threads as there are, whatever else the machine does."""
+        _native._watch_company(False)
+        yield
+        _native._watch_company(True)
+
     def test_threads_never_share_a_large_output(self):
         elements, wrong = 1 << 20, []
         run = program(
