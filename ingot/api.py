@@ -109,7 +109,7 @@ def _compile(fn: Any, *, options: Options, disable: bool, name: str | None) -> A
     torch_controls.follow(reset)
     fn = original(fn)
     if is_data_parallel(fn):
-        return compiled_data_parallel(fn, options, name)
+        return compiled_data_parallel(fn, (options, name))
     compiler = Compiler(fn, options)
     compiler.name = name or compiler.name
     if isinstance(fn, torch.nn.Module):

@@ -50,6 +50,11 @@ def test_buckets_are_launched_while_the_backward_runs(found: list[dict[str, Any]
         assert linked[0] < 0.4 and sum(linked) / len(linked) < 0.8
 
 
+def test_a_compiled_ddp_is_still_itself(found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        assert len(rank["identity"]) == 5 and all(rank["identity"].values()), rank["identity"]
+
+
 def test_links_come_and_go_with_the_wrapper(found: list[dict[str, Any]]) -> None:
     """There are none before a compiled model is wrapped, and once its wrapper is gone."""
     assert [rank["links"] for rank in found] == [[False, True, False]] * 2
