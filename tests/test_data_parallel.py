@@ -68,10 +68,11 @@ def test_all_ways(ranks: int, place: str) -> None:
 
 
 @long
-def test_graphs_and_breaks_are_no_more_than_torchs() -> None:
-    names, places = [name for name in WAYS if name != "compiled_backward"], "inside; around; blocks"
-    torchs = on_ranks(2, f"{PLACE}:count_torchs", "; ".join(names), places)[0]
-    ours = on_ranks(2, COMPARE, "; ".join(names), places)[0]
-    assert len(torchs) == len(ours) > 36
+@pytest.mark.parametrize("place", ["inside", "around", "blocks"])
+def test_graphs_and_breaks_are_no_more_than_torchs(place: str) -> None:
+    names = [name for name in WAYS if name != "compiled_backward"]
+    torchs = on_ranks(2, f"{PLACE}:count_torchs", "; ".join(names), place)[0]
+    ours = on_ranks(2, COMPARE, "; ".join(names), place)[0]
+    assert len(torchs) == len(ours) > 12
     for name, (graphs, breaks) in torchs.items():
         assert ours[name]["graphs"] <= graphs and ours[name]["breaks"] <= breaks, (name, ours[name])
