@@ -111,7 +111,7 @@ def _compile(fn: Any, *, options: Options, disable: bool, name: str | None) -> A
     torch_controls.follow(reset)
     fn = original(fn)
     if is_data_parallel(fn):
-        return compiled_data_parallel(fn, options, name)
+        return compiled_data_parallel(fn, (options, name))
     compiler = Compiler(fn, options)
     if options.donate:
         check_donated(compiler.dispatcher.fn, options.donate)

@@ -42,29 +42,28 @@ def is_data_parallel(module: Any) -> bool:
     )
 
 
-def compiled_data_parallel(
-    module: DistributedDataParallel, options: Options, name: str | None
-) -> torch.nn.Module:
-    """An object that is `module` in every respect but that the module inside of it is compiled.
-    What communicates around that runs in eager, as it is."""
+def compiled_data_parallel(module: Any, how: tuple[Options, str | None]) -> torch.nn.Module:
+    """An object that is a DistributedDataParallel in every respect but that the module inside of it
+    is compiled.
+
+    `how` are the options, and what reports call it. What communicates around the module inside runs
+    in eager, as it is.
+    """
 
     def inner(self: Any = None) -> torch.nn.Module:
         plain = module._modules["module"]
         if _original_of(compiled[0]) is not plain:  # it was replaced
-            compiled[0] = _compiled_inside(plain, options, name)
+            compiled[0] = _compiled_inside(plain, *how)
         return compiled[0]
 
-    def again(copied: Any, _: Any) -> torch.nn.Module:
-        return compiled_data_parallel(copied, options, name)
-
-    compiled = [_compiled_inside(module._modules["module"], options, name)]
+    compiled = [_compiled_inside(module._modules["module"], *how)]
     members = {
         "_orig_mod": property(lambda self: module),
         "load_state_dict": _load_state_dict,
         "__ingot_compiled_inside__": staticmethod(inner),
         "module": property(inner),
     }
-    return _called_by(module, type(module).__call__, again, None, members)
+    return _called_by(module, type(module).__call__, compiled_data_parallel, how, members)
 
 
 def _compiled_inside(module: Any, options: Options, name: str | None) -> torch.nn.Module:

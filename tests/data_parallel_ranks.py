@@ -446,7 +446,26 @@ def find_links() -> list[bool]:
     return found
 
 
+def find_identity() -> dict[str, bool]:
+    """What a compiled DDP is to those who ask."""
+    plain = DistributedDataParallel(Model())
+    module = ingot.compile(plain, fullgraph=True)
+    again = ingot.compile(module)
+    x = _batch(0)[0]
+    module(x)
+    facts = {
+        "is one": isinstance(module, DistributedDataParallel) and module == plain,
+        "keys": list(module.state_dict()) == list(plain.state_dict()),
+        "is shared": module.module.last.weight is plain.module.last.weight,
+        "again": again._orig_mod is plain,
+    }
+    plain.module = Block()  # a compiled one follows
+    facts["follows"] = module(x).shape == x.shape and module.module == plain.module
+    return facts
+
+
 def find_few() -> dict[str, Any]:
     """What the ordinary tests look at, found in one start of the ranks."""
     few = compare("views of buckets, no_sync", "inside") | compare("static graph", "around")
-    return {"few": few, "launches": launches(), "links": find_links()}
+    facts = {"launches": launches(), "links": find_links(), "identity": find_identity()}
+    return {"few": few, **facts}

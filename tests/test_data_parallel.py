@@ -50,6 +50,11 @@ def test_buckets_are_launched_while_the_backward_runs(found: list[dict[str, Any]
         assert linked[0] < 0.4 and sum(linked) / len(linked) < 0.8
 
 
+def test_a_compiled_ddp_is_still_itself(found: list[dict[str, Any]]) -> None:
+    for rank in found:
+        assert len(rank["identity"]) == 5 and all(rank["identity"].values()), rank["identity"]
+
+
 def test_links_come_and_go_with_the_wrapper(found: list[dict[str, Any]]) -> None:
     """There are none before a compiled model is wrapped, and once its wrapper is gone."""
     assert [rank["links"] for rank in found] == [[False, True, False]] * 2
@@ -58,15 +63,17 @@ def test_links_come_and_go_with_the_wrapper(found: list[dict[str, Any]]) -> None
 @long
 @pytest.mark.parametrize("place", ["inside", "around", "blocks"])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_all_ways(ranks: int, place: str) -> None:
-    require(on_ranks(ranks, COMPARE, "; ".join(WAYS), place))
+@pytest.mark.parametrize("part", range(4))
+def test_all_ways(part: int, ranks: int, place: str) -> None:
+    require(on_ranks(ranks, COMPARE, "; ".join(list(WAYS)[part::4]), place))
 
 
 @long
-def test_graphs_and_breaks_are_no_more_than_torchs() -> None:
-    names, places = [name for name in WAYS if name != "compiled_backward"], "inside; around; blocks"
-    torchs = on_ranks(2, f"{PLACE}:count_torchs", "; ".join(names), places)[0]
-    ours = on_ranks(2, COMPARE, "; ".join(names), places)[0]
-    assert len(torchs) == len(ours) > 36
+@pytest.mark.parametrize("place", ["inside", "around", "blocks"])
+def test_graphs_and_breaks_are_no_more_than_torchs(place: str) -> None:
+    names = [name for name in WAYS if name != "compiled_backward"]
+    torchs = on_ranks(2, f"{PLACE}:count_torchs", "; ".join(names), place)[0]
+    ours = on_ranks(2, COMPARE, "; ".join(names), place)[0]
+    assert len(torchs) == len(ours) > 12
     for name, (graphs, breaks) in torchs.items():
         assert ours[name]["graphs"] <= graphs and ours[name]["breaks"] <= breaks, (name, ours[name])

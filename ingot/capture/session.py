@@ -74,13 +74,13 @@ _REPLACEABLE = frozenset({"sys", "warnings"})
 
 
 def _is_patch(object_: Any, module: str) -> bool:
-    """Whether a function was put into a module from elsewhere, made anew each time: a closure, as
-    `context_parallel` sets it for torch's attention."""
-    return (
-        isinstance(object_, FunctionType)
-        and bool(object_.__closure__)
-        and (object_.__module__ != module)
-    )
+    """Whether a function was put into a module from elsewhere, and is made anew each time.
+
+    That is an inner function, as `context_parallel` sets it for torch's attention.
+    """
+    if not isinstance(object_, FunctionType) or object_.__module__ == module:
+        return False
+    return bool(object_.__closure__) and "<locals>" in object_.__qualname__
 
 
 _OF_THE_PROGRAM = (

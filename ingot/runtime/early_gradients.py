@@ -24,7 +24,7 @@ from ingot.native import _native
 from ingot.runtime.node_hooks import has_hooks_behind
 from ingot.runtime.tangents import Backward, CompiledBackward
 from ingot.sequences import at
-from ingot.torch_private import DisableTorchDispatch, backward_class
+from ingot.torch_private import DisableTorchDispatch, DisableTorchFunction, backward_class
 
 if TYPE_CHECKING:
     from ingot.runtime.training import TrainingProgram
@@ -38,6 +38,8 @@ less."""
 
 _MOST_PARTS = 8  # of few bytes
 _KEPT_PLACES = frozenset(("output", "library", "own"))  # of memory that a gradient may keep
+
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 Row = tuple[Any, ...]
 
@@ -134,7 +136,7 @@ def _awaited(inputs: Sequence[Any], positions: Iterable[int]) -> dict[int, int]:
     awaited = {}
     for k in positions:
         leaf = inputs[k]
-        if not isinstance(leaf, Tensor) or not leaf.is_leaf or not leaf.requires_grad:
+        if type(leaf) not in _PLAIN or not leaf.is_leaf or not leaf.requires_grad:
             continue
         hooks = leaf._post_accumulate_grad_hooks
         if hooks or has_hooks_behind(get_gradient_edge(leaf).node):
@@ -147,7 +149,7 @@ def links_for(program: TrainingProgram, inputs: Sequence[Any]) -> Links | None:
 
     Compiles the backward, which tells when its gradients are there.
     """
-    with DisableTorchDispatch():
+    with DisableTorchFunction(), DisableTorchDispatch():
         awaited = _awaited(inputs, program.gradient_inputs)
     total = sum(awaited.values())
     if total < LEAST_BYTES:
@@ -223,7 +225,7 @@ class Links:
         """Makes the links of a call, the last one first. Gives the token whose history they are,
         as an argument of the node."""
         token: Tensor | None = None
-        with DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             for number in range(len(self.groups) - 1, 0, -1):
                 own = [inputs[k] for k in self.groups[number]]
                 token = _apply_link(number, self.device, token, *own)
@@ -325,7 +327,7 @@ class LinkedRun:
 
     def token_gradient(self, device: torch.device) -> Tensor:
         """What has the engine call the first link."""
-        with DisableTorchDispatch():
+        with DisableTorchFunction(), DisableTorchDispatch():
             gradient = _token(device)
         gradient.ingot_run = self  # type: ignore[attr-defined]
         return gradient
