@@ -75,5 +75,8 @@ def test_graphs_and_breaks_are_no_more_than_torchs(place: str) -> None:
     torchs = on_ranks(2, f"{PLACE}:count_torchs", "; ".join(names), place)[0]
     ours = on_ranks(2, COMPARE, "; ".join(names), place)[0]
     assert len(torchs) == len(ours) > 12
+    # at the end `.module` is called, which torch.compile leaves in eager
+    more = 1 if place == "around" else 0
     for name, (graphs, breaks) in torchs.items():
-        assert ours[name]["graphs"] <= graphs and ours[name]["breaks"] <= breaks, (name, ours[name])
+        facts = ours[name]
+        assert facts["graphs"] <= graphs + more and facts["breaks"] <= breaks, (name, facts)
