@@ -47,7 +47,7 @@ from ingot.loops import ops
 from ingot.loops.expr import Symbol
 from ingot.loops.ir import LoopGraph
 from ingot.loops.layers import NotAlike
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.sides import device_of
 from ingot.loops.target import CPU, GPU, Target
 from ingot.loops.training_contract import OutputWindow, Slot
