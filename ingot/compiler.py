@@ -73,7 +73,7 @@ MAX_ENTRIES_OF_HOOKED = 256
 _PIECES = (  # of the pipeline, each behind those that it imports
     "ingot.schedule",
     "ingot.codegen.llvm",
-    "ingot.loops.lowering",
+    "ingot.loops.lowering.lower",
     "ingot.runtime.program",
     "ingot.gradients.higher_order",
     "ingot.pipeline",

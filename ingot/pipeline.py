@@ -46,7 +46,7 @@ from ingot.graph.tracing import trace
 from ingot.loops.expr import Symbol
 from ingot.loops.ir import LoopGraph
 from ingot.loops.layers import NotAlike
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.sides import device_of
 from ingot.loops.training_contract import OutputWindow, Slot
 from ingot.loops.verify import verify

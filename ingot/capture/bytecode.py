@@ -16,7 +16,7 @@ import opcode
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from inspect import (
     CO_ASYNC_GENERATOR,
     CO_COROUTINE,
@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 VERSION = sys.version_info[:2]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: thousands are made at the first call
 class Instruction:
     """One normalized instruction: `arg` is a constant, a name, a slot, a count or a jump target;
     `line` the user's line."""
@@ -65,7 +65,10 @@ class Program:
 
     def handler_at(self, index: int) -> Handler | None:
         """The innermost exception handler that covers an instruction."""
-        return next((h for h in self.handlers if h.start <= index < h.end), None)
+        for handler in self.handlers:
+            if handler.start <= index < handler.end:
+                return handler
+        return None
 
     def written_handler_at(self, index: int) -> Handler | None:
         """The innermost handler in the program's own text that covers an instruction. An inlined
@@ -318,12 +321,12 @@ def normalize(code: CodeType) -> Program:
         if ins.opname in ("CALL", "CALL_KW"):
             keywords = None
     index_at[len(code.co_code)] = len(instructions)
-    for i, instruction in enumerate(instructions):
+    for instruction in instructions:
         if instruction.op in JUMPS:
             destination = instruction.arg
             if instruction.op == "FOR_ITER":
                 destination = after_end_for.get(destination, destination)
-            instructions[i] = replace(instruction, arg=index_at[destination])
+            instruction.arg = index_at[destination]
     handlers = []
     for *offsets, depth, push_index in _exception_table(code):
         start, end, target = [_index(index_at, offset) for offset in offsets]

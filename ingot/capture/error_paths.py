@@ -55,7 +55,8 @@ def leaves_no_trace(session: Session) -> bool:
     walk = _Walk(session)
     try:
         for frame in reversed(session.frames):
-            walk.leave(frame)
+            if frame.program.handlers:
+                walk.leave(frame)
         return walk.puts_back()
     except (_Unclear, Raised, Unsupported):
         return False

@@ -60,6 +60,10 @@ class GuardSet:
     def __len__(self) -> int:
         return len(self._guards)
 
+    def states(self, source: Source | None, kind: Kind, data: Any = None) -> bool:
+        """Whether a fact is among them."""
+        return (kind, source, _data_key(data)) in self._guards
+
     def add(self, source: Source | None, kind: Kind, data: Any = None, where: str = "") -> None:
         """States a fact; what `data` is stands beside each `Kind`. `where` is the user's
         "file:line" that relied on it."""

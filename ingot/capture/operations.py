@@ -32,6 +32,18 @@ class Traits(NamedTuple):
     name: str
     node_name: str | None  # of its nodes; None: torch.fx finds one
     writes: bool  # whether it may write its arguments whatever they are
+    never_raises: bool = False  # whatever its tensors hold
+
+
+NEVER_RAISE = frozenset(
+    """
+    add sub mul neg matmul bmm addmm baddbmm linear layer_norm scaled_dot_product_attention
+    relu gelu silu tanh sigmoid softmax
+    view reshape flatten transpose permute unsqueeze squeeze expand contiguous split chunk
+    """.split()
+)
+"""Torch's functions that raise no error for what their tensors hold. Of frequent ones, which are
+told to save time: nothing need be known of who handles their errors."""
 
 
 def traits(target: Any) -> Traits:
@@ -49,7 +61,18 @@ def _traits(target: Any, named: bool = False) -> Traits:
         writes = name != "requires_grad_" and target not in _NAMED_AS_KEYWORDS
     else:
         writes = name in _WRITERS or target in _IN_PLACE_OPERATORS
-    return Traits(name, node_name(target) if named else None, writes)
+    if not named:
+        return Traits(name, None, writes)
+    never_raises = name in NEVER_RAISE and _is_found_under(name, target)
+    return Traits(name, node_name(target), writes, never_raises)
+
+
+def _is_found_under(name: str, target: Any) -> bool:
+    """Whether it is the tensor method, torch's function or Python's operator of this name."""
+    for owner in (torch, torch.nn.functional, operator):
+        if target is getattr(owner, name, None):
+            return True
+    return target == name
 
 
 @functools.cache

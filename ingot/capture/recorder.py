@@ -136,7 +136,8 @@ class GraphRecorder:
                 return self._known_answer(session, result, checks)
         if writes:
             self._note_written(session, args, kwargs)
-        session.protects = session.protects or session.handles_errors
+        if not session.protects and not about.never_raises:
+            session.protects = session.handles_errors
         return self._record(session, op, target, about, args, kwargs, result)
 
     def _run_assuming(

@@ -109,7 +109,7 @@ class Session(Semantics, Reading):
         self.left: InterpreterFrame | None = None
         self.steps = 0
         self.handles = False  # whether there are exception handlers in the code that was met
-        self.protects = False  # whether an operation was met where one of them stands around it
+        self.protects = False  # whether one of them stands around an operation that may raise
         # how many instructions had run before the one of the outermost loop
         self.step_of_outermost = 0
         self.broken_at: int | None = None  # the same for the instruction that could not be captured
@@ -303,7 +303,9 @@ class Session(Semantics, Reading):
 
     def guard(self, source: Source | None, kind: Kind, data: Any = None) -> None:
         """States a fact about an outside object."""
-        if source is not None and not (kind in _PINNED and isinstance(source, ConstSource)):
+        if source is None or (kind in _PINNED and isinstance(source, ConstSource)):
+            return
+        if not self.guards.states(source, kind, data):
             self.guards.add(source, kind, data, self.where)
 
     def guard_derived(self, function: Callable[[Any], Any], object: Any, source: Any) -> Any:

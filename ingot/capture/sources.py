@@ -32,17 +32,6 @@ Step = tuple["Source | None", str, Any]
 native/guards.c's table of accesses."""
 
 
-def _token(field: Any) -> Any:
-    """What tells one field of a source from another: sources and plain keys by value, all else by
-    identity."""
-    kind = type(field)
-    if kind is str or isinstance(field, Source):
-        return field
-    if kind in _VALUE_KEYS:
-        return kind, field
-    return id(field)
-
-
 _forget = _native.forgetting(_interned)
 
 
@@ -57,8 +46,16 @@ class _Interning(type):
         lacking = len(cls.__match_args__) - len(args)  # type: ignore[attr-defined]
         if 0 < lacking <= len(cls.defaults):
             args += cls.defaults[-lacking:]
-        token = (cls, *map(_token, args))
-        reference = _interned.get(token)
+        parts: list[Any] = [cls]
+        for field in args:  # sources and plain keys are told by value, all else by identity
+            kind = type(field)
+            if kind is str or isinstance(field, Source):
+                parts.append(field)
+            elif kind in _VALUE_KEYS:
+                parts.append((kind, field))
+            else:
+                parts.append(id(field))
+        reference = _interned.get(token := tuple(parts))
         known = None
         if reference is not None:
             known = reference()

@@ -12,7 +12,6 @@ import hashlib
 import logging
 import os
 import re
-import secrets
 import stat
 import threading
 import time
@@ -282,7 +281,7 @@ def _write(folder: int, name: str, whole: bytes) -> None:
     with suppress(FileNotFoundError):
         if not _is_own(os.stat(name, dir_fd=folder, follow_symlinks=False)):
             raise OSError("a file there is none of Ingot's")
-    partial = f".{secrets.token_hex(16)}.part"
+    partial = f".{os.urandom(16).hex()}.part"
     handle = os.open(
         partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder
     )

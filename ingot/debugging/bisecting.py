@@ -37,7 +37,7 @@ from ingot.graph.joint import trace_joint
 from ingot.graph.passes.pipeline import JOINT_PASSES, PASSES, TRAINING_PASSES, changes
 from ingot.graph.tracing import trace
 from ingot.loops.ir import LoopGraph
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.verify import verify
 from ingot.options import Options
 from ingot.rules import hand_over

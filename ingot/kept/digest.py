@@ -292,6 +292,8 @@ _FOLLOWING = frozenset({"val"})
 
 def _told(numbers: dict[fx.Node, int], sizes: Sizes, argument: Any) -> Any:
     """An argument, of what can be packed; each kind of container has its own word."""
+    if type(argument) in _CONSTANTS:
+        return "constant", argument
     if isinstance(argument, fx.Node):
         return "node", numbers[argument]
     told = functools.partial(_told, numbers, sizes)
@@ -309,3 +311,7 @@ def _told(numbers: dict[fx.Node, int], sizes: Sizes, argument: Any) -> Any:
     if argument is Ellipsis:
         return ("ellipsis",)
     return "constant", argument
+
+
+_CONSTANTS = frozenset({type(None), bool, int, float, str})
+"""The usual types of arguments that are no nodes."""

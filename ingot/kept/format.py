@@ -8,7 +8,7 @@ by its name, and only those of torch, Ingot and Python's library are found.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -41,16 +41,17 @@ def _pack(value: Any, write: Callable[[bytes], None]) -> None:
     pack = _PACK.get(kind)
     if pack is not None:
         pack(value, write)
-    elif isinstance(value, (tuple, list)) and kind in (tuple, list, torch.Size):
-        write((b"L" if kind is list else b"U") + _COUNT.pack(len(value)))
-        for item in value:
-            _pack(item, write)
-    elif kind is torch.Tensor:
-        _pack_tensor(value, write)
     elif isinstance(value, type):
         write(b"N" + _text(name_of(value)))
     else:
         raise NotKept(f"a {kind.__name__} is part of it")
+
+
+def _pack_items(value: Sequence[Any], write: Callable[[bytes], None]) -> None:
+    write((b"L" if type(value) is list else b"U") + _COUNT.pack(len(value)))
+    for item in value:
+        pack = _PACK.get(type(item), _pack)
+        pack(item, write)
 
 
 def _text(text: str) -> bytes:
@@ -80,6 +81,8 @@ def _pack_tensor(tensor: torch.Tensor, write: Callable[[bytes], None]) -> None:
 
 
 _PACK: dict[type, Callable[[Any, Callable[[bytes], None]], None]] = {
+    **dict.fromkeys((tuple, list, torch.Size), _pack_items),
+    torch.Tensor: _pack_tensor,
     type(None): lambda value, write: write(b"n"),
     bool: lambda value, write: write(b"T" if value else b"F"),
     int: _pack_int,

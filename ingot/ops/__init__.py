@@ -7,6 +7,7 @@ use the interfaces of graph and loops; no room imports a family.
 from __future__ import annotations
 
 from importlib import import_module
+from itertools import chain
 from typing import Any
 
 from ingot.ops.op import Op
@@ -21,21 +22,14 @@ _NAMES = (
 FAMILIES = tuple([import_module(f"ingot.ops.{name}") for name in _NAMES.split()])
 
 
-def _records() -> dict[OpOverload, Op]:
-    """The record of each overload. Raises ValueError for an overload with two."""
-    records: dict[OpOverload, Op] = {}
-    for family in FAMILIES:
-        for record in family.OPS:
-            for overload in record.overloads:
-                if overload in records:
-                    raise ValueError(f"{overload} has two records")
-                records[overload] = record
-    return records
-
-
-RECORDS = _records()
+RECORDS: tuple[Op, ...] = tuple(chain.from_iterable([family.OPS for family in FAMILIES]))
 
 
 def table(field: str) -> dict[OpOverload, Any]:
     """A field of the records as a table by overload, of those that have it."""
-    return {op: fact for op, record in RECORDS.items() if (fact := getattr(record, field))}
+    facts: dict[OpOverload, Any] = {}
+    for record in RECORDS:
+        fact = getattr(record, field)
+        if fact:
+            facts |= dict.fromkeys(record.overloads, fact)
+    return facts

@@ -19,7 +19,9 @@ from ingot.loops.lowering.rules import LibraryCall
 from ingot.torch_private import OpOverload
 
 
-@dataclass(frozen=True)
+@dataclass(
+    slots=True, eq=False
+)  # not frozen: they are made at the first call, and setters take long
 class Op:
     """One op, or overloads that are alike."""
 

@@ -34,7 +34,8 @@ from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
 from ingot.loops import ops
 from ingot.loops.ir import LoopGraph
-from ingot.loops.lowering import cost, lower
+from ingot.loops.lowering import cost
+from ingot.loops.lowering.lower import lower
 from ingot.loops.show import show
 from ingot.loops.target import CPU, GPU, Target
 from ingot.schedule import schedule

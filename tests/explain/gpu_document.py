@@ -32,7 +32,7 @@ from ingot.explain.programs import ProgramReport
 from ingot.explain.records import as_plain
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.passes.pipeline import LIBRARY_PASSES, run_passes
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.runtime.step_names import step_names
 from ingot.schedule import schedule

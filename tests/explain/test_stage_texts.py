@@ -23,7 +23,7 @@ from ingot.compilation import Compilation
 from ingot.compiler import Compiler
 from ingot.explain.programs import complete, with_inside
 from ingot.explain.stages import stage_report
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.schedule import schedule
 from ingot.schedule.kernel import Kernel

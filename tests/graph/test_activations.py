@@ -14,7 +14,7 @@ from ingot.codegen.reference import run_graph
 from ingot.graph.passes import run_passes
 from ingot.graph.passes.pipeline import LIBRARY_PASSES
 from ingot.loops.ir import Library, LoopGraph
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
 from tests.graph.test_margins import traced

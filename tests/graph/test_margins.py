@@ -20,7 +20,7 @@ from ingot.graph.passes.margins import give_margins
 from ingot.graph.passes.pipeline import PASSES, Pass, run_passes
 from ingot.graph.tracing import run_nodes
 from ingot.loops.ir import Library, LoopGraph
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU, Speed
 from ingot.loops.verify import verify
 from tests.oracle import copies

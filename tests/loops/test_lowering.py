@@ -21,7 +21,7 @@ from ingot.graph.schemas import is_composite
 from ingot.graph.tracing import trace
 from ingot.loops import ops
 from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Pointwise, Reduction
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.lowering.rules import RULES
 from ingot.loops.show import show
 from ingot.loops.target import GPU

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import ingot
 from ingot.codegen.reference import run_graph
 from ingot.loops.ir import Reduction
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
 from tests.loops.test_lowering import assert_lowered, counts, lowered, traced

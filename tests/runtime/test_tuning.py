@@ -16,7 +16,7 @@ import ingot.pipeline
 from ingot.codegen.store import Store
 from ingot.codegen.triton import supported
 from ingot.codegen.triton.module import available
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.runtime.measuring import alike
 from ingot.runtime.tuning import Tuner

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.schedule import columns, schedule
 from ingot.schedule.blocks import choose_blocks

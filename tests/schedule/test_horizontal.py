@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import ingot
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.schedule import schedule
 from tests.loops.test_lowering import traced
 

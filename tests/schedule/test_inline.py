@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ingot.codegen.reference import run_plan
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.schedule import schedule
 from ingot.schedule.plan import KernelStep, Plan

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ingot.codegen.triton import supported
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.schedule import schedule
 from ingot.schedule.blocks import choose_blocks

@@ -5,9 +5,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from types import MappingProxyType, MethodDescriptorType, WrapperDescriptorType
+from types import (
+    BuiltinFunctionType,
+    MappingProxyType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 _CLASSES = (
@@ -54,10 +60,36 @@ def _signature(method: Any) -> inspect.Signature | None:
         return None
 
 
+_ALL_POSITIONAL = re.compile(r"\(\$?\w+(, \w+(=[\w.-]+)?)*, /\)")
+"""The text of a signature without keywords and stars, whose defaults are names and numbers."""
+
+
+def counts_taken(function: Any) -> range | None:
+    """How many positional arguments a C function takes (with the instance, of a method), where it
+    takes no others. That is read from its text: a signature takes long to make."""
+    text = getattr(function, "__text_signature__", None)
+    if type(function) not in (BuiltinFunctionType, *_METHODS) or not text:
+        return None
+    if _ALL_POSITIONAL.fullmatch(text) is None:
+        return None
+    parameters = text[1:-4].split(", ")
+    if type(function) is BuiltinFunctionType and parameters[0].startswith("$"):  # it is bound
+        del parameters[0]
+    optional = sum(map(_has_default, parameters))
+    return range(len(parameters) - optional, len(parameters) + 1)
+
+
+def _has_default(parameter: str) -> bool:
+    return "=" in parameter
+
+
 @functools.cache
 def refuses(function: Any, count: int, names: tuple[str, ...]) -> bool:
     """Whether a C function refuses so many positional arguments (with the instance, of a method)
     and these keywords, whatever they are."""
+    counts = counts_taken(function)
+    if counts is not None:
+        return bool(names) or count not in counts
     signature = _signature(function)
     if signature is None:
         return bool(names) and isinstance(function, _METHODS) and function not in _WITH_KEYWORDS

@@ -1,5 +1,4 @@
-"""Lowering: from a functional ATen graph to loop IR."""
+"""Lowering: from a functional ATen graph to loop IR (`lower.lower`).
 
-from ingot.loops.lowering.lower import lower
-
-__all__ = ["lower"]
+Nothing is imported here: a process that finds its programs needs the rules, and lowers nothing.
+"""

@@ -25,7 +25,7 @@ from ingot.graph.partition import Partition, partition
 from ingot.graph.passes.pipeline import TRAINING_PASSES, Passes, run_passes
 from ingot.graph.tracing import trace
 from ingot.loops.expr import Symbol
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.ops import OPS
 from ingot.loops.target import GPU, Target
 from ingot.loops.verify import verify

@@ -169,7 +169,7 @@ def test_few_images_or_cheap_ones_are_computed_again() -> None:
 
 def planned_of_any(fn: Any, *args: Tensor) -> Any:
     """A plan, in whichever process."""
-    from ingot.loops.lowering import lower
+    from ingot.loops.lowering.lower import lower
     from ingot.loops.target import GPU
     from ingot.schedule import schedule
     from tests.loops.test_lowering import traced

@@ -43,7 +43,7 @@ if not INTERPRETED:
 else:
     from ingot.codegen.triton import supported, write_kernel
     from ingot.codegen.triton.forms import forms_of, general_form
-    from ingot.loops.lowering import lower
+    from ingot.loops.lowering.lower import lower
     from ingot.schedule import schedule
     from tests.codegen.triton import interpreter
     from tests.codegen.triton.interpreter import planned, planned_beside, run

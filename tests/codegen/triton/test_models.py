@@ -14,7 +14,7 @@ from examples import gpt2
 from ingot.codegen.triton import Gpu, compile_kernels, supported
 from ingot.codegen.triton.module import available
 from ingot.compiler import Compiler
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.schedule import schedule
 from ingot.schedule.plan import KernelStep

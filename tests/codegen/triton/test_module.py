@@ -145,7 +145,7 @@ def test_no_collection_while_threads_make_syntax_trees(
 FIRST_KERNELS = """
 import sys, torch
 from ingot.codegen.triton import Gpu, compile_kernels, module, supported
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.rules import hand_over
 from ingot.schedule import schedule

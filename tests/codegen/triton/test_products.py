@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from ingot.codegen.triton import Gpu, compile_kernels, supported, write_kernel
 from ingot.codegen.triton.module import available
-from ingot.loops.lowering import lower
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
 from ingot.schedule import schedule

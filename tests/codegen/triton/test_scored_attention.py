@@ -20,8 +20,9 @@ from ingot.graph.passes.dead_code import remove_dead_code
 from ingot.graph.passes.pipeline import SIMPLIFICATIONS, run_passes
 from ingot.graph.passes.scores import recognize_scores
 from ingot.loops.ir import Contraction
-from ingot.loops.lowering import attention_tiles, lower
+from ingot.loops.lowering import attention_tiles
 from ingot.loops.lowering.attention_parts import parts_of
+from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
 from ingot.schedule import schedule
