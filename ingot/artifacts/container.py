@@ -30,7 +30,7 @@ from ingot.kept.format import packed, unpacked
 from ingot.kept.names import NotKept
 
 MAGIC = b"\x89INGOT\r\n"
-FORMAT = 1
+FORMAT = 2
 """Of the sections, and of the description of programs in them (see `runtime/description.py`);
 another one where an older Ingot would misread a file."""
 

@@ -10,7 +10,7 @@ from ingot.kept.names import NotKept
 
 Row = tuple[Any, ...]
 
-OWNER, DEVICE, STEPS, BUFFERS, CONSTANTS, NAMES = 10, 11, 6, 4, 3, -1
+OWNER, DEVICE, STEPS, BUFFERS, CONSTANTS, NAMES = 10, 11, 6, 4, 3, -2
 """Positions in a description: of what lives as long as the program, of its device, of the steps,
 the buffers and the constants. The last is of the steps' names."""
 

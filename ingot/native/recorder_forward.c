@@ -2,7 +2,7 @@
 #include "program.h"
 #include "recorder_parts.h"
 
-static PyObject *name___of_ingots_hooks__, *name_record, *name_record_and_look, *name__version,
+static PyObject *name___of_ingots_hooks__, *name_record, *name_look, *name__version,
     *name_is_inference, *name__is_view, *name_detach, *name_materialize_grads, *name_program,
     *name_to_save, *name_call, *name_sizes, *name_non_differentiable;
 static PyObject *tensor_class; /* torch.Tensor */
@@ -29,10 +29,17 @@ PyObject *ingot_recorder_call(PyObject *self, PyObject *inputs, PyObject *keywor
     Recorder *recorder = (Recorder *)self;
     if (keywords != NULL && PyDict_GET_SIZE(keywords) > 0)
         return PyErr_Format(PyExc_TypeError, "a program takes no keyword arguments");
-    bool looks = recorder->usual && ++recorder->calls >= recorder->look_at;
-    if (!recorder->usual || recorder->linked || looks) {
-        recorder->look_at = looks ? 2 * recorder->calls : recorder->look_at;
-        PyObject *record = PyObject_GetAttr(self, looks ? name_record_and_look : name_record);
+    if (recorder->usual && ++recorder->calls >= recorder->look_at) {
+        recorder->look_at = 2 * recorder->calls;
+        PyObject *look = PyObject_GetAttr(self, name_look);
+        PyObject *looked = look ? PyObject_Call(look, inputs, NULL) : NULL;
+        Py_XDECREF(look);
+        if (looked == NULL)
+            return NULL;
+        Py_DECREF(looked);
+    }
+    if (!recorder->usual || recorder->linked) {
+        PyObject *record = PyObject_GetAttr(self, name_record);
         PyObject *result = record ? PyObject_Call(record, inputs, NULL) : NULL;
         Py_XDECREF(record);
         return result;
@@ -310,7 +317,7 @@ PyObject *ingot_recorder_forward(PyObject *Py_UNUSED(module), PyObject *const *a
 int ingot_recorder_forward_init(void) {
     const IngotName names[] = {{&name___of_ingots_hooks__, "__of_ingots_hooks__"},
                                {&name_record, "record"},
-                               {&name_record_and_look, "record_and_look"},
+                               {&name_look, "look"},
                                {&name__version, "_version"},
                                {&name_is_inference, "is_inference"},
                                {&name__is_view, "_is_view"},

@@ -59,15 +59,17 @@ class Donated(torch.Tensor):
 
 
 def find(tree: Any) -> Donated | None:
-    """A donated tensor among nested lists, tuples and dicts; None where there is none."""
+    """A donated tensor among nested lists, tuples and dicts; None where there is none. No object is
+    asked for its class, which might run code of its own."""
     stack, visited = [tree], set[int]()
     while stack:
         item = stack.pop()
-        if isinstance(item, Donated):
+        if type(item) is Donated:
             return item
-        if isinstance(item, (dict, list, tuple)) and id(item) not in visited:
+        of_items = issubclass(type(item), (dict, list, tuple))
+        if of_items and id(item) not in visited:
             visited.add(id(item))
-            stack += dict.values(item) if isinstance(item, dict) else item
+            stack += dict.values(item) if issubclass(type(item), dict) else item
     return None
 
 

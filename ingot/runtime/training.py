@@ -156,13 +156,12 @@ class TrainingProgram(_native.Recorder):
 
     # -- the call ----------------------------------------------------------------------------------
 
-    def record_and_look(self, *inputs: Tensor) -> tuple[Any, ...]:
-        """As `record`. C asks for it at the first call, the second, the fourth and so on: by then
-        somebody may wait for single gradients, or do so no longer."""
+    def look(self, *inputs: Tensor) -> None:
+        """Whether somebody waits for single gradients. C asks for it before the first call, the
+        second, the fourth and so on: by then that may be so, or be so no longer."""
         if self.gradient_inputs and _CONTEXT_IS_AS_EXPECTED:
             self.links = links_for(self, inputs)
             self.linked = self.linked or self.links is not None
-        return self.record(*inputs)
 
     def record(self, *inputs: Tensor) -> tuple[Any, ...]:
         """The outputs, which carry their history."""
