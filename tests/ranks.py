@@ -80,6 +80,9 @@ def _end_with(run: Callable[[], None]) -> None:
 
 
 def _run(folder: Path, rank: int, count: int, function: Callable[[], Any]) -> None:
+    # Makes torch's pool of threads anew, as it is after a fork: threads of autograd's that do so at
+    # the same time may find none.
+    torch.set_num_threads(1)
     backend = os.environ[_BACKEND]
     if backend == "nccl":
         torch.cuda.set_device(rank)
