@@ -212,8 +212,7 @@ static PyObject *time_lost(PyObject *Py_UNUSED(module), PyObject *args) {
 static PyMethodDef methods[] = {
     {"threads_wanted", threads_wanted, METH_VARARGS,
      "threads_wanted(extent, unit, nanoseconds) -> int: on how many threads a kernel would run "
-     "that "
-     "has the processors for itself."},
+     "that has the processors for itself."},
     {"_watch_company", watch_company, METH_O,
      "_watch_company(does): whether launches have fewer threads beside other work."},
     {"_threads_in_company", threads_in_company, METH_VARARGS,

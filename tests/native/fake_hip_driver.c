@@ -1,4 +1,5 @@
-/* A HIP driver that launches nothing: it writes down each call, with what is told of it, for tests without an AMD GPU. */
+/* A HIP driver that launches nothing: it writes down each call, with what is told of it, for tests
+ * without an AMD GPU. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,16 +30,23 @@ int hipModuleUnload(void *module) { return noted("hipModuleUnload(%d)\n", module
 int hipModuleGetFunction(void **function, void *module, const char *name) {
     return *function = module, noted("hipModuleGetFunction(%s)\n", name);
 }
-int hipStreamIsCapturing(void *stream, int *status) { return *status = fake_recording, stream == NULL; }
-int hipThreadExchangeStreamCaptureMode(int *mode) { return *mode = 0, noted("relaxed\n"); }
-int hipDrvGetErrorString(int error, const char **text) { return *text = "no such module", error * 0; }
-int hipMemcpyHtoDAsync(void *target, void *source, size_t bytes, void *stream) {
-    return noted("hipMemcpyHtoDAsync(%zu)\n", bytes) + (target == NULL || source == NULL || stream == NULL);
+int hipStreamIsCapturing(void *stream, int *status) {
+    return *status = fake_recording, stream == NULL;
 }
-int hipModuleLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x, unsigned threads_y,
-                          unsigned threads_z, unsigned shared, void *stream, void **parameters, void **extra) {
+int hipThreadExchangeStreamCaptureMode(int *mode) { return *mode = 0, noted("relaxed\n"); }
+int hipDrvGetErrorString(int error, const char **text) {
+    return *text = "no such module", error * 0;
+}
+int hipMemcpyHtoDAsync(void *target, void *source, size_t bytes, void *stream) {
+    return noted("hipMemcpyHtoDAsync(%zu)\n", bytes) +
+           (target == NULL || source == NULL || stream == NULL);
+}
+int hipModuleLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned threads_x,
+                          unsigned threads_y, unsigned threads_z, unsigned shared, void *stream,
+                          void **parameters, void **extra) {
     for (int i = 0; i < 4; i++)
         memcpy(&fake_parameters[i], parameters[i], sizeof(uint64_t));
-    return noted("hipModuleLaunchKernel(%u %u %u, %u %u %u, %u, stream %d, %d)\n", x, y, z, threads_x, threads_y,
-                 threads_z, shared, (int)(intptr_t)stream, function == NULL || extra != NULL);
+    return noted("hipModuleLaunchKernel(%u %u %u, %u %u %u, %u, stream %d, %d)\n", x, y, z,
+                 threads_x, threads_y, threads_z, shared, (int)(intptr_t)stream,
+                 function == NULL || extra != NULL);
 }

@@ -5,24 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from typing import Any
 
-import pytest
-import torch
-
-HERE = Path(__file__).parent
-COMPILER = (sysconfig.get_config_var("CC") or "cc").split()[0]
-
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="the driver is a shared library of Linux"),
-    pytest.mark.skipif(torch.version.cuda is not None, reason="torch would ask the driver too"),
-    pytest.mark.skipif(shutil.which(COMPILER) is None, reason="there is no C compiler"),
-]
+from tests.native.test_launches import COMPILER, HERE, pytestmark  # noqa: F401
 
 PROGRAM = """
 import ctypes, torch
