@@ -60,13 +60,15 @@ class GuardSet:
     def __len__(self) -> int:
         return len(self._guards)
 
-    def states(self, source: Source | None, kind: Kind, data: Any = None) -> bool:
-        """Whether a fact is among them."""
-        return (kind, source, _data_key(data)) in self._guards
-
-    def add(self, source: Source | None, kind: Kind, data: Any = None, where: str = "") -> None:
+    def add(
+        self,
+        source: Source | None,
+        kind: Kind,
+        data: Any = None,
+        where: str | Callable[[], str] = "",
+    ) -> None:
         """States a fact; what `data` is stands beside each `Kind`. `where` is the user's
-        "file:line" that relied on it."""
+        "file:line" that relied on it, or gives that for a fact that is new."""
         key = kind, source, _data_key(data)
         if key in self._guards:
             return
@@ -74,6 +76,8 @@ class GuardSet:
             raise TypeError(
                 f"EQUALS cannot guard {type(data).__qualname__}: guard its parts or its identity"
             )
+        if not isinstance(where, str):
+            where = where()
         self._guards[key] = Guard(kind, source, data, where)
 
     def add_tensor(

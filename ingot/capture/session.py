@@ -305,8 +305,7 @@ class Session(Semantics, Reading):
         """States a fact about an outside object."""
         if source is None or (kind in _PINNED and isinstance(source, ConstSource)):
             return
-        if not self.guards.states(source, kind, data):
-            self.guards.add(source, kind, data, self.where)
+        self.guards.add(source, kind, data, lambda: self.where)
 
     def guard_derived(self, function: Callable[[Any], Any], object: Any, source: Any) -> Any:
         """What a function gives for an outside object, which it has to give again."""
