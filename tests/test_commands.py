@@ -162,6 +162,7 @@ LEFT_OUT = {
     "python -m benchmarks": MINUTES,
     "python -m benchmarks --only NAMES": MINUTES,
     "python -m benchmarks.company": MINUTES,
+    "python -m benchmarks.scaling": MINUTES,
     "python -m benchmarks.micro": MINUTES,
     "python -m benchmarks.cpu_page": MINUTES,
     "python -m benchmarks.cpp_kernels": MINUTES,

@@ -1,5 +1,6 @@
 #include "threads.h"
 
+#include <limits.h>
 #include <time.h>
 
 #include "company.h"
@@ -27,6 +28,7 @@ static struct {
 } openmp;
 
 static int usable;
+static int allowed; /* threads that the system runs at a time; 0 for no limit */
 
 /* Of each thread that launches kernels. */
 static _Thread_local IngotCompany company;
@@ -45,13 +47,19 @@ static int64_t nanoseconds_now(void) {
 /* The threads of libgomp do not survive a fork, and it would wait for them for ever. */
 static void after_fork_in_child(void) { usable = 0; }
 
+/* Those that torch would use, if they can run. */
+static int threads_there(void) {
+    int threads = openmp.torch_threads();
+    return allowed > 0 && allowed < threads ? allowed : threads;
+}
+
 static int threads_of(const IngotCompany *company, int64_t extent, int64_t unit,
                       double nanoseconds) {
     if (nanoseconds < 2 * GRAIN_NANOSECONDS || extent <= unit || !usable)
         return 1;
     double wanted = nanoseconds / GRAIN_NANOSECONDS;
     int64_t shares = (extent + unit - 1) / unit;
-    int most = openmp.inside_parallel() ? 1 : openmp.torch_threads();
+    int most = openmp.inside_parallel() ? 1 : threads_there();
     if (most > 1 && company->fewer > 0)
         most = ingot_company_threads(company, most, nanoseconds_now());
     if (wanted < most)
@@ -156,7 +164,7 @@ int32_t ingot_launch(IngotLaunch *launch, int threads) {
     int64_t lost =
         ingot_company_lost(watch->pieces, watch->last - begun, watch->longest, now - watch->last);
     if (watches)
-        ingot_company_observe(&company, threads, openmp.torch_threads(), now, now - begun, lost);
+        ingot_company_observe(&company, threads, threads_there(), now, now - begun, lost);
     return launch->status;
 }
 
@@ -167,6 +175,16 @@ static PyObject *threads_wanted(PyObject *Py_UNUSED(module), PyObject *args) {
         return NULL;
     static const IngotCompany alone;
     return PyLong_FromLong(threads_of(&alone, extent, unit, nanoseconds));
+}
+
+static PyObject *allow_threads(PyObject *Py_UNUSED(module), PyObject *count) {
+    long threads = PyLong_AsLong(count);
+    if (threads == -1 && PyErr_Occurred())
+        return NULL;
+    if (threads < 0 || threads > INT_MAX)
+        return PyErr_Format(PyExc_ValueError, "allow_threads: %ld threads", threads);
+    allowed = (int)threads;
+    Py_RETURN_NONE;
 }
 
 static PyObject *watch_company(PyObject *Py_UNUSED(module), PyObject *does) {
@@ -213,6 +231,8 @@ static PyMethodDef methods[] = {
     {"threads_wanted", threads_wanted, METH_VARARGS,
      "threads_wanted(extent, unit, nanoseconds) -> int: on how many threads a kernel would run "
      "that has the processors for itself."},
+    {"allow_threads", allow_threads, METH_O,
+     "allow_threads(count): kernels run on at most so many threads; 0 for as many as torch has."},
     {"_watch_company", watch_company, METH_O,
      "_watch_company(does): whether launches have fewer threads beside other work."},
     {"_threads_in_company", threads_in_company, METH_VARARGS,

@@ -14,6 +14,7 @@ import torch
 from ingot.loops.expr import Expr
 from ingot.loops.ir import Fault, View
 from ingot.native import _native
+from ingot.runtime import quota
 from ingot.runtime.description import Description
 from ingot.runtime.gpu_description import GpuDescription
 from ingot.runtime.traces import Step, first_trace, is_effectful, mutated_inputs
@@ -40,6 +41,7 @@ that native code knows. Code that is loaded into a device stays there if it is t
 
 
 def _on_cpu(plan: Plan, compiled: Any, device: torch.device, lasting: bool) -> Description:
+    quota.heed()
     return Description(plan, compiled, device)
 
 
