@@ -5,16 +5,21 @@ Before a program with collectives first runs, its rank writes down in the group'
 it will issue, and as which numbers of the group's sequence, and reads what others wrote. It waits
 for nobody, and a difference is no error by itself: a rank that runs in eager writes nothing down,
 one that recompiles alone finds old records, and gloo numbers messages between two ranks as well. So
-a difference is logged, and becomes a note of the error that communication then ends in.
+a difference is logged, and becomes a note of the error that communication then ends in. So do the
+errors that end other ranks: each writes down its own.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import product, starmap
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +35,7 @@ LIMIT = 5.0
 
 _NEIGHBOURS = 4  # on either side that a rank looks at: a group may have thousands
 _CALLS = 200  # that are written down of a program
+_NAMED = 3  # that are named where any of several is meant
 _MESSAGES = frozenset(("send", "receive", "isend", "irecv", "batch_p2p_ops"))
 _FORMS = ("_into_tensor", "_tensor", "_single")  # of one collective
 _ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
@@ -63,6 +69,12 @@ class Record(NamedTuple):
     first: int
     calls: list[Call]
 
+    def at(self, number: int) -> list[Call]:
+        """What is issued as a number; nothing where the record does not say."""
+        if number < self.first:
+            return []
+        return self.calls[number - self.first :][:1]
+
     def difference(self, other: Record) -> tuple[int, Call, Call] | None:
         """The first number under which both issue something, and not the same."""
         start = max(self.first, other.first)
@@ -75,6 +87,9 @@ class Record(NamedTuple):
 
 _records: dict[str, Record] = {}
 """By the name of a group: the latest record of this process."""
+
+_issued: dict[str, list[Call]] = {}
+"""By the name of a group: what any program of this process issues there, each once."""
 
 
 # -- what a program issues -------------------------------------------------------------------------
@@ -127,6 +142,8 @@ def _amount(node: torch.fx.Node, name: str) -> str:
 
 def announce(by_group: Calls) -> None:
     """Writes down what a program will issue that is about to run for the first time."""
+    if by_group:
+        _watch_the_end()
     for name, calls in by_group.items():
         _converse(partial(_announce, name, calls))
 
@@ -136,7 +153,11 @@ def _announce(name: str, calls: list[Call]) -> None:
     if group.size() > 1:
         first = group._get_sequence_number_for_group() + 1
         record = _records[name] = Record(first, calls[:_CALLS])
-        _store_of(group).set(f"ingot/{group.rank()}", json.dumps(record))
+        issued = _issued.setdefault(name, [])
+        issued += [call for call in dict.fromkeys(calls) if call not in issued]
+        store, rank = _store_of(group), group.rank()
+        store.set(f"ingot/{rank}", json.dumps(record))
+        store.set(f"ingot/issued/{rank}", json.dumps(issued[:_CALLS]))
         for difference in _differences(name, record):
             logger.warning("%s", difference)
 
@@ -147,39 +168,100 @@ def _store_of(group: Any) -> Any:
 
 def _differences(name: str, record: Record) -> Iterator[str]:
     """In words, how a record differs from what ranks nearby wrote down."""
+    for other, theirs, _ in _nearby(name):
+        difference = record.difference(theirs)
+        if difference is not None:
+            number, mine, yours = difference
+            yield _difference(name, number, [mine], other, [yours])
+
+
+def _differences_now(name: str, record: Record) -> Iterator[str]:
+    """In words, where what this rank has issued last, in a later run of its programs, can be none
+    of what a rank nearby issues."""
+    number = resolve_process_group(name)._get_sequence_number_for_group()
+    ours = record.at(number) or _issued[name]
+    for other, their_record, all_of_theirs in _nearby(name):
+        theirs = their_record.at(number) or all_of_theirs
+        if not any(mine.is_same(yours) for mine, yours in product(ours, theirs)):
+            yield _difference(name, number, ours, other, theirs)
+
+
+def _difference(name: str, number: int, ours: list[Call], other: int, theirs: list[Call]) -> str:
+    mine, yours = [" or ".join(map(str, calls[:_NAMED])) for calls in (ours, theirs)]
+    rank = resolve_process_group(name).rank()
+    return (
+        f"ranks of group {name!r} issue different collectives as number {number}: "
+        f"rank {rank} {mine}, rank {other} {yours}"
+    )
+
+
+def _nearby(name: str) -> Iterator[tuple[int, Record, list[Call]]]:
+    """Ranks nearby that wrote something down: the latest record, and all that they issue."""
     group = resolve_process_group(name)
     store, rank = _store_of(group), group.rank()
     near = range(rank - _NEIGHBOURS, rank + _NEIGHBOURS + 1)
     for other in sorted({one % group.size() for one in near} - {rank}):
-        key = f"ingot/{other}"
-        if store.check([key]):
-            first, calls = json.loads(store.get(key))
-            difference = record.difference(Record(first, [Call(*call) for call in calls]))
-            if difference is not None:
-                number, mine, yours = difference
-                yield (
-                    f"ranks of group {name!r} issue different collectives as number {number}: "
-                    f"rank {rank} {mine}, rank {other} {yours}"
-                )
+        keys = [f"ingot/{other}", f"ingot/issued/{other}"]
+        if store.check(keys):
+            (first, calls), issued = [json.loads(store.get(key)) for key in keys]
+            yield other, Record(first, _calls(calls)), _calls(issued)
+
+
+def _calls(fields: list[list[str]]) -> list[Call]:
+    return list(starmap(Call, fields))
 
 
 def explain(error: BaseException) -> None:
-    """Adds notes to an error of a program's first run: how the collectives of other ranks differ,
-    and which errors they have met."""
+    """Adds notes to an error of a program's first run, or to one that ends the process.
+
+    They say how other ranks' collectives differ, and which errors these have met."""
     for name, record in list(_records.items()):
         _converse(partial(_explain, name, record, error))
 
 
 def _explain(name: str, record: Record, error: BaseException) -> None:
-    for difference in _differences(name, record):
-        error.add_note(difference)
     group = resolve_process_group(name)
     store, rank = _store_of(group), group.rank()
+    notes: list[str] = []
+    if isinstance(error, RuntimeError):  # as those of communication are
+        notes += list(_differences(name, record)) or _differences_now(name, record)
     for other in range(group.size()):
         key = f"ingot/error/{other}"
         if other != rank and store.check([key]):
-            error.add_note(f"rank {other} of group {name!r} met {store.get(key).decode()}")
-    store.set(f"ingot/error/{rank}", f"{type(error).__name__}: {error}")
+            notes.append(f"rank {other} of group {name!r} met {store.get(key).decode()}")
+    for note in notes:
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+    store.set(f"ingot/error/{rank}", f"{type(error).__name__}: {error}{_place_of(error)}")
+
+
+_OTHERS = tuple(os.path.join(os.path.dirname(file), "") for file in (torch.__file__, __file__))
+
+
+def _place_of(error: BaseException) -> str:
+    """Where in the user's code an error was raised."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith((*_OTHERS, "<")):
+            return f" at {frame.filename}:{frame.lineno}"
+    return ""
+
+
+def _watch_the_end() -> None:
+    """Has an error that ends the process be explained before it is printed."""
+    if not isinstance(sys.excepthook, _Hook):
+        sys.excepthook = _Hook(sys.excepthook)
+
+
+class _Hook:
+    """An excepthook around another one."""
+
+    def __init__(self, printed_by: Callable[..., Any]) -> None:
+        self.printed_by = printed_by
+
+    def __call__(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if isinstance(error, Exception):
+            explain(error)
+        self.printed_by(kind, error, trace)
 
 
 def _converse(conversation: Callable[[], None]) -> None:

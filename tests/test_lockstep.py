@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -32,6 +40,53 @@ def test_an_error_names_the_lines_of_both_ranks() -> None:
         assert "issue different collectives as number 1" in text, (rank, error, text)
         assert "all_reduce sum of 4 × float32 at" in text and "broadcast of rank 0" in text
         assert text.count("lockstep_ranks.py:") >= 2
+
+
+def check_trial(trial: dict[str, Any]) -> None:
+    """That nobody hung, what is right went on, and the error of a rank that waited names the other
+    rank and its line."""
+    assert not trial["hung"], trial
+    waiting, troubled, *others = trial["errors"]
+    if trial["trouble"] in ("late", "shapes", "eager"):
+        assert all(trial["done"]), trial
+        return
+    assert not any(trial["done"]), trial
+    line = r"trouble_ranks\.py:\d+"
+    if trial["trouble"] == "raises":
+        assert "Trouble: no data at step" in troubled
+        expected = rf"rank 1 of group '0' met Trouble: no data at step \d at .*{line}"
+    else:
+        expected = rf"rank \d (all_reduce sum of 3|broadcast of rank 0) .*{line}, rank \d .*{line}"
+        assert re.search(expected, troubled), trial
+    for text in (waiting, *others):
+        assert re.search(expected, text), trial
+
+
+def in_trouble(ranks: int, first: int, trials: int) -> list[dict[str, Any]]:
+    """What became of trials, each of them over in `trouble_ranks.SECONDS`."""
+    command = [sys.executable, "-m", "tests.trouble_ranks", *map(str, (ranks, first, trials))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    found = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=Path(__file__).parents[1]
+    )
+    assert not found.returncode, found.stderr
+    results: list[dict[str, Any]] = json.loads(found.stdout)
+    return results
+
+
+def test_ranks_in_trouble() -> None:
+    """One raises, and one communicates otherwise, in a later step."""
+    for trial in in_trouble(2, 3, 2):
+        check_trial(trial)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("ranks", "trials"), [(2, 50), (4, 10)])
+def test_many_ranks_in_trouble(ranks: int, trials: int) -> None:
+    found = in_trouble(ranks, 0, trials)
+    assert len(found) == trials
+    for trial in found:
+        check_trial(trial)
 
 
 def test_records_are_compared_by_number() -> None:

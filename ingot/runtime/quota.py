@@ -41,10 +41,10 @@ def _quota(folder: Path) -> tuple[int, int]:
     """Microseconds of processors' time in a period, and the period's; -1 for no limit."""
     unified = folder / "cpu.max"
     if unified.exists():
-        quota, period = unified.read_text().split()
-        return -1 if quota == "max" else int(quota), int(period)
-    quota, period = [(folder / f"cpu.cfs_{what}_us").read_text() for what in ("quota", "period")]
-    return int(quota), int(period)
+        allowed, every = unified.read_text().replace("max", "-1").split()
+        return int(allowed), int(every)
+    quota, period = folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us"
+    return int(quota.read_text()), int(period.read_text())
 
 
 def _folders(root: Path) -> Iterator[Path]:
