@@ -108,6 +108,7 @@ class Compiler:
         self.root: Compiler = self
         self.dispatcher = Dispatcher(entry_function(fn), self.compile_and_run, self.passes_function)
         self.hot_sizes = HotSizes(self)
+        lockstep.watch_the_end()
         if options.donate:
             importlib.import_module("ingot.runtime.donated")  # by which native code takes memory
         Compiler.alive.add(self)

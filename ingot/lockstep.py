@@ -143,7 +143,7 @@ def _amount(node: torch.fx.Node, name: str) -> str:
 def announce(by_group: Calls) -> None:
     """Writes down what a program will issue that is about to run for the first time."""
     if by_group:
-        _watch_the_end()
+        watch_the_end()
     for name, calls in by_group.items():
         _converse(partial(_announce, name, calls))
 
@@ -215,15 +215,19 @@ def explain(error: BaseException) -> None:
     """Adds notes to an error of a program's first run, or to one that ends the process.
 
     They say how other ranks' collectives differ, and which errors these have met."""
-    for name, record in list(_records.items()):
-        _converse(partial(_explain, name, record, error))
+    groups = dict.fromkeys(_records)
+    if has_ranks():
+        world: Any = torch.distributed.group.WORLD
+        groups[world.group_name] = None
+    for name in groups:
+        _converse(partial(_explain, name, error))
 
 
-def _explain(name: str, record: Record, error: BaseException) -> None:
-    group = resolve_process_group(name)
+def _explain(name: str, error: BaseException) -> None:
+    group, record = resolve_process_group(name), _records.get(name)
     store, rank = _store_of(group), group.rank()
     notes: list[str] = []
-    if isinstance(error, RuntimeError):  # as those of communication are
+    if record and isinstance(error, RuntimeError):  # as those of communication are
         notes += list(_differences(name, record)) or _differences_now(name, record)
     for other in range(group.size()):
         key = f"ingot/error/{other}"
@@ -246,9 +250,15 @@ def _place_of(error: BaseException) -> str:
     return ""
 
 
-def _watch_the_end() -> None:
-    """Has an error that ends the process be explained before it is printed."""
-    if not isinstance(sys.excepthook, _Hook):
+def has_ranks() -> bool:
+    """Whether this process is a rank of several."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def watch_the_end() -> None:
+    """Has an error that ends a rank be explained before it is printed."""
+    if has_ranks() and not isinstance(sys.excepthook, _Hook):
         sys.excepthook = _Hook(sys.excepthook)
 
 

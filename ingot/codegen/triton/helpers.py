@@ -140,8 +140,21 @@ def join_powers(top, total):
 
 
 @triton.jit
-def gelu(x):
-    return 0.5 * x * libdevice.erfc(x * -0.7071067811865476)
+def normal_cdf(x):
+    """The normal distribution function. At -z, for a positive z, it is exp(-z * z / 2) * t * p(t)
+    with t = 1 / (1 + 0.26 * z). The polynomial p was fitted to scipy's erfcx, from which it departs
+    by at most 2.7e-8 of the value wherever that is a float32."""
+    t = libdevice.fast_dividef(1.0, tl.fma(tl.abs(x), 0.26, 1.0))
+    p = tl.fma(t, 0.0303944128699558, -0.15229130602524352)
+    p = tl.fma(p, t, 0.2503786872732618)
+    p = tl.fma(p, t, -0.14967225576965626)
+    p = tl.fma(p, t, 0.16006158274023738)
+    p = tl.fma(p, t, 0.05140795415376424)
+    p = tl.fma(p, t, 0.10293196940296573)
+    p = tl.fma(p, t, 0.10303071699066199)
+    p = tl.fma(p, t, 0.10375822533013074)
+    below = p * t * libdevice.exp(x * x * -0.5)
+    return tl.where(x > 0, 1.0 - below, below)
 
 
 @triton.jit

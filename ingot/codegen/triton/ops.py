@@ -75,7 +75,7 @@ _CALLED = (
     "atanh erf pow atan2 rsqrt trunc fmod nextafter"
 ).split()  # functions of libdevice under the same name, of one or two floats
 _SINGLE_ONLY = "erfc erfinv lgamma".split()
-REWRITTEN = ("one_plus_tanh", "one_minus_square_of_tanh")  # that only `rewrite` makes
+REWRITTEN = ("one_plus_tanh", "one_minus_square_of_tanh", "normal_cdf")  # that only `rewrite` makes
 _BINARY = {"pow", "atan2", "fmod", "nextafter"}
 _RELATIONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
@@ -134,7 +134,7 @@ TABLE: dict[str, dict[str, str]] = {
         single="tl.div_rn(1.0, 1.0 + libdevice.exp({0} * -1.0))",
         double="1.0 / (1.0 + libdevice.exp({0} * -1.0))",
     ),
-    "gelu": _by_kind(single="helpers.gelu({0})"),
+    "gelu": _by_kind(single="{0} * helpers.normal_cdf({0})"),
 }
 for _name, _sign in _RELATIONS.items():
     TABLE[_name] = _reals(f"{{0}} {_sign} {{1}}", bool=f"{{0}} {_sign} {{1}}")

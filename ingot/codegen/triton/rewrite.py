@@ -5,10 +5,15 @@ which is 2 / (1 + exp(-2x)), and 1 - tanh(x)**2, which is that, y, times 2 - y. 
 where tanh is near -1, as the sum would. Where tanh is near 1 the latter has an error a few times
 that of eager's. In a product that is harmless, as that is added to larger numbers; a logarithm
 would show it, so that only products read the rewritten ops.
+
+GELU with erf is x times the normal distribution function, which its gradient has as (1 + erf(x /
+sqrt(2))) / 2: one helper for both, which a kernel that computes both calls once. It has the
+exponential that the gradient needs as well, and no digits are lost in the sum with 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -21,7 +26,43 @@ from ingot.schedule.kernel import Stage
 
 
 def with_cheaper_ops(stage: Stage) -> Stage:
-    """The stage with cheaper ops in place of sums with tanh, if only products read these."""
+    """The stage with cheaper ops in place of sums with erf, and of those with tanh that only
+    products read."""
+    return _with_cheaper_sums_of_tanh(_with_normal_distributions(stage))
+
+
+def _with_normal_distributions(stage: Stage) -> Stage:
+    body = stage.body.instructions
+    instructions = list(body)
+    for k, i in enumerate(body):
+        if i.dtype is torch.float32 and (x := _normal_argument(i, body)) is not None:
+            instructions[k] = Instruction("normal_cdf", (x,), i.dtype)
+    if instructions == list(body):
+        return stage
+    return replace(stage, body=Body(tuple(instructions), ())).without_dead()
+
+
+def _normal_argument(i: Instruction, body: Sequence[Instruction]) -> int | None:
+    """The x of (1 + erf(x / sqrt(2))) / 2; None for anything else."""
+    for op, number in (("mul", 0.5), ("add", 1), ("erf", None), ("mul", _ROOT_OF_HALF)):
+        if i.op != op:
+            return None
+        rest = [k for k in i.args if number is None or not _is(body[k], number)]
+        if len(rest) != 1:
+            return None
+        i, found = body[rest[0]], rest[0]
+    return found
+
+
+_ROOT_OF_HALF = math.sqrt(0.5)
+
+
+def _is(i: Instruction, number: float) -> bool:
+    """Whether an instruction is a constant, a float32 of that number."""
+    return i.op == "constant" and math.isclose(i.attrs[0], number, rel_tol=2**-24)
+
+
+def _with_cheaper_sums_of_tanh(stage: Stage) -> Stage:
     body = stage.body.instructions
     if not any(i.op == "tanh" and i.dtype is torch.float32 for i in body):
         return stage

@@ -3,6 +3,7 @@ Triton is imported: this file runs itself once more, in a process where it is.""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -320,6 +321,39 @@ def test_gelu_takes_no_tanh(dtype: torch.dtype) -> None:
     for kernel in plan.kernels:
         source = write_kernel(kernel).source  # type: ignore[arg-type]
         assert "libdevice.tanh" not in source and "one_plus_tanh" in source
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gelu_and_its_gradient_share_the_normal_distribution(dtype: torch.dtype) -> None:
+    def fn(g: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return F.gelu(x), torch.ops.aten.gelu_backward(g, x)
+
+    ends = torch.tensor([0.0, -0.0, 1e-30, -1e-30, 9.0, -9.0, 100.0, 1e10, -1e10, torch.nan])
+    x = torch.cat([ends, draw(1000), draw(1000) * 4]).to(dtype)
+    plan = assert_planned(fn, torch.ones_like(x), x)
+    (kernel,) = plan.kernels
+    source = write_kernel(kernel).source  # type: ignore[arg-type]
+    assert "libdevice.erf" not in source and "helpers.normal_cdf" in source
+
+
+@interpreted
+def test_gelu_keeps_its_digits_where_it_is_small() -> None:
+    """Where 1 + erf(x) has none left, which is what eager computes."""
+    x = torch.linspace(-12, 5, 10001)
+    (found,) = run(planned(F.gelu, x), [x])
+    expected = x.double() * torch.special.erfc(x.double() * -math.sqrt(0.5)) / 2
+    assert ((found - expected).abs() <= 8e-6 * expected.abs()).all()
+    close = x > -3
+    assert ((found - expected).abs() <= 6e-7 * expected.abs())[close].all()
+
+
+@interpreted
+def test_erf_that_is_wanted_stays() -> None:
+    plan = assert_planned(lambda x: (x.erf(), 2 + x.erf(), (1 + x.erf()) * 0.5), draw(1000) * 3)
+    (kernel,) = plan.kernels
+    source = write_kernel(kernel).source  # type: ignore[arg-type]
+    assert "libdevice.erf" in source and "normal_cdf" not in source
 
 
 @interpreted
