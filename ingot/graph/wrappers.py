@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -66,6 +66,8 @@ class Layout:
     geometry: Geometry
     tracked: tuple[int, ...]
     others: tuple[tuple[str, Any], ...] = ()
+    # of DTensors that were made, by their sizes, strides and dtype
+    specs: dict[Any, Any] = field(default_factory=dict, init=False)
 
     @staticmethod
     def of(wrapper: Tensor) -> Layout:
@@ -129,12 +131,19 @@ class Layout:
     def _made(self, leaves: list[Tensor]) -> Tensor:
         """The same of the first of these, which are taken off the list."""
         sizes, strides = self.geometry.of_leaves(leaves)
+        kind = None
+        if is_dtensor_class(self.cls) and all(type(n) is int for n in (*sizes, *strides)):
+            kind = sizes, strides, leaves[0].dtype
+            if kind in self.specs:
+                return self.cls(leaves.pop(0), self.specs[kind], requires_grad=False)  # type: ignore[no-any-return]
         inner: dict[str, Any] = dict(self.others)
         for name, layout in zip(self.names, self.inner):
             inner[name] = leaves.pop(0) if layout is None else layout._made(leaves)
         made = self.cls.__tensor_unflatten__(inner, self.context, sizes, strides)
         if type(made) is not self.cls:
             raise _refused(f"__tensor_unflatten__ of {self.cls.__name__} gives another class")
+        if kind is not None:
+            self.specs[kind] = made._spec
         return made  # type: ignore[no-any-return]
 
 

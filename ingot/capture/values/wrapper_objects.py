@@ -41,7 +41,13 @@ from ingot.capture.values.objects import ObjectValue, instance_dict
 from ingot.capture.values.sequences import TupleValue
 from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.tensor_objects import TensorObject, note_history
-from ingot.graph.dtensors import Distribution, is_dtensor_class, local_of, unawaited
+from ingot.graph.dtensors import (
+    Distribution,
+    OfTheLast,
+    is_dtensor_class,
+    local_of,
+    unawaited,
+)
 from ingot.graph.fakes import FakeTensor
 from ingot.graph.symbols import is_decided_by_data
 from ingot.graph.tracing import flat
@@ -94,10 +100,12 @@ class PartsOf:
     __name__ = "parts_of"
 
     def __init__(self, gradients: GradientLayout | None = None) -> None:
-        self.gradients = gradients
+        self.gradients, self.layout_of = gradients, Layout.of
+        if gradients is not None:
+            self.layout_of = OfTheLast(Layout.of)
 
     def __call__(self, wrapper: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return TakeApart(Layout.of(wrapper), self.gradients)(wrapper)
+        return TakeApart(self.layout_of(wrapper), self.gradients)(wrapper)
 
 
 _parts_of = PartsOf()
@@ -291,14 +299,16 @@ def _guard_alike(
     state = instance_dict(wrapper) or {}
     names = _state_names(state)
     followers = followers_of(wrapper, fake, names)
-    outline = Outline(fake, layout, followers)
+    outline: Any = Outline(fake, layout, followers)
+    if is_dtensor_class(layout.cls):
+        outline = OfTheLast(outline)
     facts = session.guard_derived(outline, wrapper, source)
     if facts[0] or facts_of(fake)[:-1] != facts_of(wrapper)[:-1]:
         raise session.unsupported(
             "tensor-subclass", f"{value.describe()}, which __tensor_unflatten__ makes otherwise"
         )
     if is_dtensor_class(layout.cls):
-        session.guard_derived(Distribution(layout), wrapper, source)
+        session.guard_derived(OfTheLast(Distribution(layout)), wrapper, source)
         return
     with DisableTorchFunctionSubclass():
         if any(map(_is_symbol, flat(fake.__tensor_flatten__()[1]))):
