@@ -30,6 +30,7 @@ SINGLE = frozenset((torch.float32,))
 NUMBERS = INTS | FLOATS
 ALL = NUMBERS | BOOL
 HALVES = frozenset((torch.bfloat16, torch.float16))
+BYTES = frozenset((torch.int8, torch.uint8, torch.bool))
 STORED = ALL | HALVES  # what buffers, loads, stores and conversions may hold
 
 DIVISIONS = frozenset(("floordiv", "truncdiv", "remainder", "fmod"))
@@ -325,6 +326,12 @@ def to(value: int, dtype: torch.dtype) -> int:
     narrow = None
     if dtype in HALVES:
         narrow = _narrowed(r, value, dtype)
+    elif instruction.op == "to" and instruction.dtype in HALVES:
+        (source,) = instruction.args
+        while r.instructions[source].op == "to" and r.instructions[source].dtype in FLOATS:
+            (source,) = r.instructions[source].args
+        if r.instructions[source].dtype in BYTES:  # which halves have exactly
+            return to(source, dtype)
     if narrow is None:
         return r.emit("to", (value,), dtype)
     return narrow

@@ -171,7 +171,8 @@ def convolution(lw: Lowering, out: Spec, *args: Any) -> LoopTensor:
         except NotLowered:
             pass
     last = channels_last_strides(out.sizes)
-    if not lw.target.contracts and out.strides == last != contiguous_strides(out.sizes):
+    converts = not lw.target.contracts or out.dtype in ops.HALVES
+    if converts and out.strides == last != contiguous_strides(out.sizes):
         # else the library converts, and back
         x, weight, *rest = args
         images = all_channels_last(lw, x), all_channels_last(lw, weight)

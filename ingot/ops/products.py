@@ -31,15 +31,12 @@ from ingot.loops.lowering.values import (
     numel,
 )
 from ingot.loops.spaces import address_of, contiguous_strides
+from ingot.ops import few_rows
 from ingot.ops.op import op
 from ingot.precision import float32_precisions
 from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, addmm_activation, aten, current_autograd_node
 
-# Up to so many rows, sums along memory that is contiguous are bound by reading it, and are loop
-# nests. Measured on an AMD EPYC, 2 cores, x [m, k] times weight [n, k] transposed, us: 1x768x768 13
-# as a nest, 34 in MKL; 2x768x768 28, 69; 3x768x50257 12300 as a nest, 7500 as a contraction.
-FEW_ROWS = 2
 FEW_ELEMENTS = 1 << 21  # of a product on a GPU
 
 
@@ -58,10 +55,12 @@ def contracts_in_full() -> bool:
 def contract(lw: Lowering, out: Spec, left: LoopTensor, right: LoopTensor) -> LoopTensor:
     """left [..., m, k] times right [..., k, n], of equal leading sizes, as a contraction or as
     sums."""
+    sums = few_rows.product(lw, out, left, right)
     a, b = lw.view(left), lw.view(right)
-    rows = out.sizes[-2].constant
-    if rows is not None and rows <= FEW_ROWS and a.strides[-1] is ONE and b.strides[-2] is ONE:
-        return _sums(lw, out, left, right)
+    if sums is None:
+        sums = few_rows.product(lw, out, left, right)
+    if sums is not None:
+        return sums
     strides = dense_strides(out.sizes, out.strides)
     batch = tuple(loop_symbol(f"b{d}", size) for d, size in enumerate(out.sizes[:-2]))
     row, column = loop_symbol("m", out.sizes[-2]), loop_symbol("n", out.sizes[-1])
@@ -69,18 +68,6 @@ def contract(lw: Lowering, out: Spec, left: LoopTensor, right: LoopTensor) -> Lo
     x, y = access(a, (*batch, row, inner)), access(b, (*batch, inner, column))
     loops = batch, (row,), (column,), (inner,)
     return lw.contraction(out._replace(strides=strides), loops, x, y, (*batch, row, column))
-
-
-def _sums(lw: Lowering, out: Spec, left: LoopTensor, right: LoopTensor) -> LoopTensor:
-    """The product as a loop nest, vectorized along the reduction."""
-    sizes = (*out.sizes, left.sizes[-1])
-
-    def compute(index: tuple[Expr, ...]) -> int:
-        *batch, row, column, at = index
-        return ops.apply("mul", left.load((*batch, row, at)), right.load((*batch, at, column)))
-
-    products = LoopTensor(sizes, contiguous_strides(sizes), out.dtype, compute)
-    return lw.reduce(out, "sum", products, (len(sizes) - 1,), out.dtype, lambda value: value)
 
 
 def access(view: View, index: Sequence[Expr]) -> Access:
@@ -143,6 +130,9 @@ def addmm(
         raise NotLowered("a product by a number that is 0, infinite or NaN")
     if contracts(lw, out) or adds_separately(lw, out):
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, beta, alpha)
+    sums = _sums_of_halves(lw, out, x, y)
+    if sums is not None:
+        return _of_sums(lw, out, sums, bias, beta, alpha)
     if (
         lw.target.contracts
         or (beta, alpha) != (1, 1)
@@ -178,6 +168,9 @@ def _product(
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, 1, 1)
     if contracts(lw, out):
         return contract(lw, out, x, y)
+    sums = _sums_of_halves(lw, out, x, y)
+    if sums is not None:
+        return _of_sums(lw, out, sums, bias, 1, 1)
     if out.strides != contiguous_strides(out.sizes):
         raise NotLowered("a product in another layout")
     if bias is None:
@@ -188,6 +181,23 @@ def _product(
             plain = mm_in_parts
         return lw.result_of(plain, out, [x, y], out="out")
     return lw.result_of(torch.addmm, out, [bias, x, y], out="out")
+
+
+def _sums_of_halves(lw: Lowering, out: Spec, x: LoopTensor, y: LoopTensor) -> LoopTensor | None:
+    """x @ y in float32 for a few rows of halves on a CPU, as sums; None for what the library
+    computes."""
+    if lw.target.contracts and out.dtype in ops.HALVES:
+        return few_rows.product(lw, out, x, y)
+    return None
+
+
+def _of_sums(
+    lw: Lowering, out: Spec, sums: LoopTensor, bias: LoopTensor | None, beta: Any, alpha: Any
+) -> LoopTensor:
+    """beta * bias + alpha * sums, of float32, rounded once."""
+    if bias is not None:
+        sums = _scaled(lw, out._replace(dtype=sums.dtype), sums, bias, beta, alpha)
+    return lw.rounded_to(out, sums)
 
 
 def _scaled(

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import ingot
+from ingot.graph.passes import layouts
 from ingot.loops.expr import ONE
 from ingot.loops.ir import Contraction, Library, LoopGraph, Pointwise
 from tests.loops.test_lowering import assert_lowered, t
@@ -208,6 +209,26 @@ def test_images_between_convolutions_lie_channels_last_and_results_as_in_eager()
         found.count([8 * 42, 42, 7, 1]) == 1
         and found.count([8 * 42, 1, 56, 8]) == len(found) - 1 > 3
     )
+
+
+@pytest.mark.parametrize("has_tiles", [False, True])
+def test_brain_floats_lie_as_the_library_multiplies_them(
+    has_tiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channels-last where it has instructions for tiles, as in eager where it has none."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = F.conv2d(F.conv2d(x, w, padding=1).relu() + x, v)
+        return x
+
+    monkeypatch.setattr(layouts, "_multiplies_tiles", lambda: has_tiles)
+    args = [t(*sizes, dtype=torch.bfloat16) for sizes in ((2, 8, 6, 7), (8, 8, 3, 3), (8, 8, 1, 1))]
+    graph = assert_lowered(fn, *args, tolerance=4e-3)
+    calls = libraries(graph)
+    assert [call.function for call in calls] == [torch.ops.aten.convolution.default] * 6
+    lies_last = [call.args[0].strides[1] is ONE for call in calls]
+    assert lies_last == [has_tiles] * 6
 
 
 def test_rows_of_channels_from_an_image_lie_one_after_the_other() -> None:

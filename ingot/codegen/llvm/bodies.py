@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from ingot.codegen.llvm.emitter import Emitter, Value
+from ingot.codegen.llvm.lookups import COUNT, Lookup, looked_up, lookups
 from ingot.codegen.llvm.memory import Memory, fits_short
 from ingot.codegen.llvm.reductions import Reduction
 from ingot.codegen.llvm.scalar import TABLE, convert
@@ -80,8 +81,13 @@ class BodyEmitter:
         body, self.stage = stage.body, stage
         values: list[Value] = []
         self.memory.strided = [i.attrs for i in body.loads if not i.args]
-        for instruction in body.instructions:
-            values.append(self._instruction(instruction, values, body.instructions))
+        found = self._lookups(stage, self.memory.vector)
+        for position, instruction in enumerate(body.instructions):
+            if position in found:
+                lookup = found[position]
+                values.append(looked_up(lookup, body.instructions, values, self._instruction))
+            else:
+                values.append(self._instruction(instruction, values, body.instructions))
         stores = []
         for store in stage.stores:
             dtype = body.instructions[store.value].dtype
@@ -95,6 +101,15 @@ class BodyEmitter:
             reduction.add(copy, accumulator, mask)
         for define in stage.scalars:
             self.scalars[define.name] = values[define.value]
+
+    def _lookups(self, stage: Stage, vector: Symbol | None) -> dict[int, Lookup]:
+        """What of a stage's body is looked up where the iterations of `vector` fill the lanes."""
+        e = self.e
+        if vector is None or vector not in stage.loops:
+            return {}
+        if (e.lanes, e.vector_bytes) != (COUNT, 64):
+            return {}
+        return lookups(stage.body, stage.values, vector)
 
     def _position(self, stage: Stage) -> Value:
         """The number of the present point in the row-major order of the stage's loops."""

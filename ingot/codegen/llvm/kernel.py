@@ -37,6 +37,7 @@ from ingot.schedule.tiling import transposed_loads
 
 TILE_BYTES = 256  # of a transposed block along the tile loop: four cache lines
 PAIRED_ROWS = 64, 1024  # of rows longer than this, up to this, two are computed together
+POINTS_TOGETHER = 4  # sums of what is looked up
 
 
 def emit_kernel(
@@ -109,9 +110,7 @@ class KernelEmitter(BodyEmitter):
         copies = 1
         if self.kernel.vector is not None:
             copies = e.lanes
-        rows_together = 1
-        if self._is_paired():
-            rows_together = 2
+        rows_together = self._points_together()
         for row in self.kernel.rows:
             size = as_expr(row.length) * (row.dtype.itemsize * copies * rows_together)
             memory.base[row.name] = self._take_scratch(size)
@@ -136,9 +135,10 @@ class KernelEmitter(BodyEmitter):
         collapsed, inner = kernel.loops[: kernel.parallel], kernel.loops[kernel.parallel :]
         if kernel.tile is not None:
             self._tiles(begin, end, collapsed)
-        elif self._is_paired():
-            middle = self._end_of_pairs(begin, end)
-            for start, stop, step in ((begin, middle, 2), (middle, end, 1)):
+        elif self._points_together() > 1:
+            together = self._points_together()
+            middle = self._end_of_whole(begin, end, together)
+            for start, stop, step in ((begin, middle, together), (middle, end, 1)):
                 with e.loop(start, stop, step, sure=False) as point:
                     self._together([point + k for k in range(step)], collapsed)
         elif kernel.vector is None or kernel.vector not in collapsed:
@@ -148,6 +148,23 @@ class KernelEmitter(BodyEmitter):
         else:
             with self._last_of(collapsed, begin, end) as (start, stop):
                 self._points(kernel.vector, start, stop, None)
+
+    def _points_together(self) -> int:
+        """How many outer points are computed at a time.
+
+        Sums of what is looked up leave the processor time for little else: what does not depend on
+        the outer point is computed once for several.
+        """
+        if self._is_paired():
+            return 2
+        kernel = self.kernel
+        looped = [stage for stage in kernel.stages if stage.loops]
+        if kernel.vector is not None or len(looped) != 1 or kernel.parallel != len(kernel.loops):
+            return 1
+        scatters = any(store.scatters for stage in kernel.stages for store in stage.stores)
+        if scatters or not self._lookups(looped[0], looped[0].loops[-1]):
+            return 1
+        return POINTS_TOGETHER
 
     def _is_paired(self) -> bool:
         """Whether two outer points are computed at a time.
@@ -179,13 +196,14 @@ class KernelEmitter(BodyEmitter):
                 lengths.append(points_of(stage.loops))
         return functools.reduce(maximum, lengths, ZERO)
 
-    def _end_of_pairs(self, begin: Value, end: Value) -> Value:
-        """Where in [begin, end) the last pair of outer points ends.
+    def _end_of_whole(self, begin: Value, end: Value, together: int) -> Value:
+        """Where in [begin, end) the last of the outer points ends that are computed `together`.
 
-        It is at the beginning if rows of symbolic length turn out to be too short or too long.
+        It is at the beginning if rows of symbolic length turn out to be too short or too long for
+        pairs.
         """
-        middle, length = begin + ((end - begin) & -2), self._row_length()
-        if length.constant is not None:
+        middle, length = begin + ((end - begin) & -together), self._row_length()
+        if length.constant is not None or not self._is_paired():
             return middle
         count, (shortest, longest) = self.memory.index(length), PAIRED_ROWS
         middle = self.e.select(self.e.compare("sgt", count, shortest), middle, begin)

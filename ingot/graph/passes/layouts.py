@@ -12,6 +12,7 @@ gives an image, that of the weight reads two.
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from typing import Any, NamedTuple
@@ -85,7 +86,8 @@ def choose_layouts(graph: AtenGraph) -> None:
 def _channels_last_convolutions(nodes: list[Node]) -> set[Node]:
     """The convolutions that are faster on channels-last images."""
     convolutions = list(filter(_convolves, nodes))
-    return {node for node in convolutions if _is_loops(node) or _suits_gpu(node)}
+    suits = (_is_loops, _suits_gpu, _suits_tiles)
+    return {node for node in convolutions if any(suit(node) for suit in suits)}
 
 
 class _Convolution(NamedTuple):
@@ -177,6 +179,25 @@ def _suits_gpu(node: Any) -> bool:
         return True
     is_pixel = math.prod(weight.shape[2:]) == 1
     return is_pixel and min(channels) >= FEW_CHANNELS and math.prod(channels) >= MANY_WEIGHTS
+
+
+def _suits_tiles(node: Any) -> bool:
+    """Whether a CPU's library convolves brain floats by instructions that multiply tiles. It reads
+    channels-last images then, to and from which it converts others at each convolution."""
+    (x, *_), weight, transposed, groups, mask = _Convolution.of(node)  # type: ignore[misc]
+    value = fake_result(x)
+    if value.device.type != "cpu" or weight.dim() != 4 or not _multiplies_tiles():
+        return False
+    if value.dtype is not torch.bfloat16 or weight.dtype is not torch.bfloat16:
+        return False
+    return mask is None and groups == 1 and not transposed
+
+
+@functools.cache
+def _multiplies_tiles() -> bool:
+    """Whether this machine and its library have AMX."""
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return capabilities.get("amx_bf16", False) and torch.backends.mkldnn.is_available()
 
 
 def _is_of_channels(node: Any) -> bool:
