@@ -143,6 +143,11 @@ class Emitter:
         self.declarations: set[str] = set()
         self._count = 0
 
+    @property
+    def has_long_floats(self) -> bool:
+        """Whether there are instructions that make doubles of vectors of long integers."""
+        return self.vector_bytes == 64
+
     # -- values ------------------------------------------------------------------------------------
 
     def name(self, prefix: str = "v") -> str:
