@@ -241,3 +241,12 @@ def test_a_sum_begins_at_zero(shape: Dims, dtype: torch.dtype, name: str) -> Non
     for dims in ((0,), (1,), (0, 1)):
         ours = ingot.compile(OF_ZEROS[name])(x, dims)
         assert torch.equal(ours.signbit(), OF_ZEROS[name](x, dims).signbit()), dims
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_products_that_are_small_or_large_on_the_way(dtype: torch.dtype) -> None:
+    """Factors are multiplied in float64, where nothing is lost, and nothing becomes denormal."""
+    tiny, huge = 2.0**-14, 2.0**14
+    x = torch.tensor([tiny] * 40 + [huge] * 40 + [3.0, 0.5], dtype=dtype)
+    found = ingot.compile(lambda x: x.prod(0), fullgraph=True)(x)
+    assert found.dtype is dtype and found.item() == 1.5

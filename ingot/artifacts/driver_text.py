@@ -453,7 +453,7 @@ begin:
   %parallel = load ptr, ptr %parallel.place
   %alone = icmp eq ptr %parallel, null
   %total = mul i64 %extent, %work
-  %short = icmp slt i64 %total, 20000000
+  %short = icmp slt i64 %total, 6000000
   %serial = or i1 %alone, %short
   %workers.place = getelementptr %Model, ptr %model, i64 0, i32 7
   %workers = load i32, ptr %workers.place

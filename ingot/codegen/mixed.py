@@ -52,6 +52,9 @@ class MixedKernels:
     def scratch_bytes(self, kernel: AnyKernel) -> Expr:
         return self.host.scratch_bytes(kernel)
 
+    def unit(self, kernel: AnyKernel) -> int:
+        return self.host.unit(kernel)
+
     def errors(self, kernel: AnyKernel) -> tuple[Fault, ...]:
         return self.host.errors(kernel)
 

@@ -10,12 +10,17 @@
 #include <pthread.h>
 #endif
 
-/* Waking a thread costs a few microseconds; a share must be worth it. (Two threads for a product of
-   20 microseconds take 15, for a softmax of 12 they take 8.) */
-static const double GRAIN_NANOSECONDS = 7e3;
+/* Waking a thread costs a microsecond or two; a share must be worth it. */
+static const double GRAIN_NANOSECONDS = 1.5e3;
 
-/* A thread's share is so many pieces, if each is worth it. */
+/* A thread's share is so many pieces, if each is worth it. Of short launches the shares are whole:
+   what another thread has begun or written lies in the caches of its processor. */
 enum { PIECES = 16, MOST_TAKEN = 256, TAKEN_STRIDE = 8 };
+static const double PIECE_NANOSECONDS = 25e3;
+
+/* Of short launches one in so many is watched, and counts for all of them: to look at the clock
+   three times takes a hundredth of the time. */
+enum { WATCHED = 4 };
 
 /* All five are present on Linux, where torch brings libgomp. Elsewhere (macOS has libomp, without
    the GOMP_ entry points on every architecture) kernels run on the calling thread. */
@@ -108,6 +113,11 @@ static void piece_done(IngotWatch *watch) {
         watch->longest = took;
 }
 
+static void note(IngotLaunch *launch, int32_t status) {
+    if (status != 0)
+        __atomic_store_n(&launch->status, status, __ATOMIC_RELAXED);
+}
+
 /* A thread takes its share, whole units, as even as they come, in pieces; then pieces of others'
    that are not begun: processors are not equally fast at all times. */
 static void run_shares(void *data) {
@@ -115,8 +125,15 @@ static void run_shares(void *data) {
     int64_t number = openmp.thread_number(), team = openmp.team_size(), unit = launch->unit;
     int64_t units = (launch->extent + unit - 1) / unit;
     char *scratch = launch->scratch + (size_t)number * launch->scratch_stride;
-    IngotWatch *watch = number == 0 ? &launch->watch : NULL;
+    IngotWatch *watch = number == 0 && launch->watched ? &launch->watch : NULL;
     forget(launch, scratch);
+    if (launch->taken == NULL) {
+        int64_t begin = units * number / team, end = units * (number + 1) / team;
+        note(launch, run_range(launch, begin * unit, Py_MIN(end * unit, launch->extent), scratch));
+        if (watch != NULL)
+            piece_done(watch);
+        return;
+    }
     for (int64_t k = 0; k < team; k++) {
         int64_t share = (number + k) % team;
         int64_t begin = units * share / team, end = units * (share + 1) / team;
@@ -128,14 +145,26 @@ static void run_shares(void *data) {
             int64_t to = Py_MIN(from + launch->piece, end);
             int32_t status =
                 run_range(launch, from * unit, Py_MIN(to * unit, launch->extent), scratch);
-            if (status != 0) {
-                __atomic_store_n(&launch->status, status, __ATOMIC_RELAXED);
+            note(launch, status);
+            if (status != 0)
                 return;
-            }
             if (watch != NULL)
                 piece_done(watch);
         }
     }
+}
+
+/* Runs it, and tells what it has lost of its time; it stands for so many launches. */
+static void run_watched(IngotLaunch *launch, int threads, int64_t launches) {
+    int64_t begun = nanoseconds_now();
+    launch->watch = (IngotWatch){.last = begun};
+    openmp.parallel(run_shares, launch, (unsigned)threads, 0);
+    const IngotWatch *watch = &launch->watch;
+    int64_t now = nanoseconds_now();
+    int64_t lost =
+        ingot_company_lost(watch->pieces, watch->last - begun, watch->longest, now - watch->last);
+    ingot_company_observe(&company, threads, threads_there(), now, launches * (now - begun),
+                          launches * lost);
 }
 
 int32_t ingot_launch(IngotLaunch *launch, int threads) {
@@ -146,25 +175,25 @@ int32_t ingot_launch(IngotLaunch *launch, int threads) {
     int64_t taken[MOST_TAKEN * TAKEN_STRIDE];
     if (threads > MOST_TAKEN)
         threads = MOST_TAKEN;
-    for (int i = 0; i < threads; i++)
-        taken[i * TAKEN_STRIDE] = 0;
     int64_t units = (launch->extent + launch->unit - 1) / launch->unit,
             share = (units + threads - 1) / threads;
-    double worth = launch->nanoseconds / GRAIN_NANOSECONDS / threads;
-    int64_t pieces =
-        Py_MAX(Py_MIN(Py_MIN(share, PIECES), worth < PIECES ? (int64_t)worth : PIECES), 1);
-    launch->piece = (share + pieces - 1) / pieces;
-    launch->taken = taken;
+    double worth = launch->nanoseconds / PIECE_NANOSECONDS / threads;
+    int64_t pieces = Py_MIN(share, worth < PIECES ? (int64_t)worth : PIECES);
+    bool whole = pieces <= 1;
+    launch->taken = whole ? NULL : taken;
     launch->status = 0;
-    int64_t begun = nanoseconds_now();
-    launch->watch = (IngotWatch){.last = begun};
-    openmp.parallel(run_shares, launch, (unsigned)threads, 0);
-    const IngotWatch *watch = &launch->watch;
-    int64_t now = nanoseconds_now();
-    int64_t lost =
-        ingot_company_lost(watch->pieces, watch->last - begun, watch->longest, now - watch->last);
-    if (watches)
-        ingot_company_observe(&company, threads, threads_there(), now, now - begun, lost);
+    if (!whole) {
+        launch->piece = (share + pieces - 1) / pieces;
+        for (int i = 0; i < threads; i++)
+            taken[i * TAKEN_STRIDE] = 0;
+    }
+    static _Thread_local unsigned short_launches;
+    bool sampled = whole && company.fewer == 0;
+    launch->watched = watches && (!sampled || ++short_launches % WATCHED == 0);
+    if (launch->watched)
+        run_watched(launch, threads, sampled ? WATCHED : 1);
+    else
+        openmp.parallel(run_shares, launch, (unsigned)threads, 0);
     return launch->status;
 }
 

@@ -4,6 +4,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* See "Kernel ABI" in ingot/runtime/description.py. */
@@ -31,7 +32,8 @@ typedef struct {
     size_t scratch_stride;  /* bytes from one thread's block to the next */
     double nanoseconds;     /* of the whole range, on one core */
     int64_t piece, *taken; /* while it runs: units that a thread takes at a time, and those taken of
-                              each share */
+                              each share; NULL: it takes all of it */
+    bool watched;
     IngotWatch watch;
     int32_t status; /* out: 0, or what one failing share returned */
 } IngotLaunch;

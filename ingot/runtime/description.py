@@ -95,7 +95,7 @@ from ingot.loops.lowering import cost
 from ingot.loops.postfix import postfix
 from ingot.runtime.step_names import MEMORY_STEPS, step_names
 from ingot.runtime.traces import first_trace, first_write, mutated_inputs, returned_buffers
-from ingot.schedule.kernel import AnyKernel, Kernel
+from ingot.schedule.kernel import AnyKernel
 from ingot.schedule.memory import JOINED_BYTES
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
 from ingot.sequences import at, present
@@ -131,9 +131,6 @@ def faster(op: Any) -> Any:
 _RELEASED = ("library", "own", "small", "input")
 # places of which each call makes a tensor
 _ALLOCATED = ("output", "own", "small")
-
-# Points that make a whole cache line of every element type; two threads then never write to one.
-_POINTWISE_UNIT = 16
 
 Row = tuple[Any, ...]
 
@@ -358,9 +355,6 @@ class Description:
     def kernel(self, step: KernelStep) -> Row:
         kernel, work, varying_work = step.kernel, step.work, -1
         scratch = self.compiled.scratch_bytes(kernel)
-        unit = 1
-        if isinstance(kernel, Kernel) and kernel.parallel == 1 and kernel.loops == (kernel.vector,):
-            unit = _POINTWISE_UNIT
         buffers, extent = self.buffer_numbers(step.arguments), self.value(step.extent)
         scratch_bytes = -1
         if scratch.constant != 0:
@@ -374,7 +368,7 @@ class Description:
             buffers,
             extent,
             work,
-            unit,
+            self.compiled.unit(kernel),
             scratch_bytes,
             tuple((fault.error, fault.message) for fault in self.compiled.errors(kernel)),
             extents,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from ingot.loops.expr import Expr, as_expr, integer, maximum
 from ingot.loops.ir import Body
-from ingot.loops.ops import cost
+from ingot.loops.ops import HALVES, cost
 from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Kernel, Product, Stage
 
-LANES = 8.0  # elements per vector operation, averaged over machines and types
-NANOSECONDS_PER_OPERATION = 0.3
-NANOSECONDS_PER_BYTE = 0.08  # of one core streaming from memory
+# What one core of a present processor takes. Threads are a question where all lies in its caches:
+# what comes from memory takes three times as long, and has work for all of them.
+NANOSECONDS_PER_OPERATION = 0.3  # of a single element ...
+NANOSECONDS_PER_VECTOR_BYTE = 0.0025  # ... and for each byte of one in a vector
+NANOSECONDS_PER_BYTE = 0.012
 # of a multiplication and addition in a contraction; cores take 0.01 to 0.02 ...
 NANOSECONDS_PER_PRODUCT = 0.015
 WEIGHT = 32  # products that take as long as a weight of attention
@@ -61,6 +63,22 @@ def _stage_work(stage: Stage, vectorized: bool) -> Expr:
     """Picoseconds of one point of the outer loops."""
     points = as_expr(points_of(stage.loops))
     operations = operations_of(stage.body) + 2 * len(stage.stores) + len(stage.reductions)
-    moved = sum(i.dtype.itemsize for i in stage.body.loads) + 4 * len(stage.stores)
-    per_point = operations * NANOSECONDS_PER_OPERATION / (LANES if vectorized else 1.0)
+    moved = sum(i.dtype.itemsize for i in stage.body.loads)
+    for store in stage.stores:
+        moved += stage.body.instructions[store.value].dtype.itemsize
+    per_operation = NANOSECONDS_PER_OPERATION
+    if vectorized:
+        per_operation = NANOSECONDS_PER_VECTOR_BYTE * _computed_bytes(stage)
+    per_point = operations * per_operation
     return points * round(1000 * max(per_point, moved * NANOSECONDS_PER_BYTE))
+
+
+def _computed_bytes(stage: Stage) -> int:
+    """Bytes of an element of the widest type that a stage computes with; halves become floats."""
+    widest = 1
+    for i in stage.body.instructions:
+        if i.dtype in HALVES:
+            widest = max(widest, 4)
+        elif i.op not in ("index", "indirect"):
+            widest = max(widest, i.dtype.itemsize)
+    return widest

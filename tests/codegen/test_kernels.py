@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 
 from ingot.codegen.llvm.module import compile_kernels
+from ingot.codegen.llvm.target import named
 from ingot.codegen.llvm.unrolling import choose_unroll
 from ingot.loops import ops
 from ingot.loops.expr import Symbol, as_expr, integer, loop_symbol, size_symbol
@@ -554,3 +556,43 @@ def test_products_have_few_accumulators(kind, copies):
     j = loop_symbol("j", 1000)
     reduces = stage((j,), body(lambda: ops.load("x", j, f32)), (), (Accumulate(kind, 0, "r", f32),))
     assert choose_unroll((reduces,)) == copies
+
+
+def test_what_threads_share_is_whole_vectors():
+    """Of a share that is smaller, most lanes of a column's vectors would be masked out."""
+    i, j = loop_symbol("i", 256), loop_symbol("j", 256)
+    reads = body(lambda: ops.load("x", i + 256 * j, f32))
+    reduces = stage((j,), reads, (), (Accumulate("sum", 0, "r", f32),))
+    writes = stage((), body(lambda: scalar("r")), (Store("out", i, 0),))
+    parameters = (parameter("x"), parameter("out", written=True))
+    columns = Kernel("k", NONE, (i,), (reduces, writes), parameters, (), 1, i)
+    rows = replace(columns, vector=None)
+    alone = flat(4096, [f32], f32, lambda x: a("add", x, x))
+    narrow = flat(4096, [torch.int8], torch.int8, lambda x: a("add", x, x))
+    kernels = [columns, rows, alone, narrow]
+    for target, registers in (("avx512", 16), ("avx2", 8)):
+        compiled = compile_kernels(kernels, [], target=named(target), load=False)
+        assert list(map(compiled.unit, kernels)) == [4 * registers, 1, 64, 64]
+
+
+def test_long_integers_are_divided_as_floats():
+    """Where all dividends of a vector have up to 53 bits; the others have an instruction that takes
+    a lane at a time."""
+    dividends = [7, -7, 2**53 - 1, 1 - 2**53, 2**53, -(2**53), 2**62 + 1, -(2**63), 0, 9, 10, 11]
+    divisors = [1, -1, 2, 3, -3, 5, 2**31 - 1, 2**53 - 1, 2**53 + 1, 2**63 - 1, -(2**63)]
+    pairs = torch.cartesian_prod(torch.tensor(dividends), torch.tensor(divisors))
+    pairs = torch.cat([pairs, pairs.repeat_interleave(8, 0)])  # beside others, and alone
+    x, y = pairs.unbind(1)
+    x, y = x.contiguous(), y.contiguous()
+    wraps = (x == -(2**63)) & (y == -1)  # where eager divides, the processor has a fault
+    for name, mode in (("truncdiv", "trunc"), ("floordiv", "floor")):
+        kernel = flat(len(x), [i64, i64], i64, lambda x, y, name=name: a(name, x, y))
+        text = compile_kernels([kernel], [], target=named("avx512"), load=False).ir(kernel)
+        assert text.count("fdiv <8 x double>") == text.count("sdiv <8 x i64>") > 0
+        out = torch.empty_like(x)
+        assert launch(kernel, [x, y, out], [(0, len(x))]) == 0
+        expected = torch.div(x, y.where(~wraps, 1), rounding_mode=mode)
+        assert torch.equal(out, expected)
+    constant = flat(64, [i64], i64, lambda x: a("truncdiv", x, ops.constant(7, i64)))
+    text = compile_kernels([constant], [], target=named("avx512"), load=False).ir(constant)
+    assert "fdiv" not in text  # LLVM multiplies by its reciprocal

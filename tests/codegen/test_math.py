@@ -5,10 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy
 import pytest
 import torch
 
 import ingot
+from ingot.codegen.llvm.module import compile_kernels
+from ingot.codegen.llvm.target import named
+from ingot.loops import ops
+from tests.codegen.harness import flat, launch
 from tests.codegen.sweep_math import BINARY, UNARY, Worst, pairs, single_arguments, sweep, units
 
 
@@ -61,3 +66,25 @@ def test_huge_angles_are_looked_after_once() -> None:
         )
 
     assert calls(lambda x: x.sin()) == calls(lambda x: x.sin() + (2 * x).sin() * (3 * x).sin()) > 0
+
+
+@pytest.mark.parametrize("name", ["sqrt", "rsqrt"])
+def test_roots_are_those_of_the_instruction(name: str) -> None:
+    """Also where they are made of an estimate: on processors whose instruction is slow."""
+    bits = torch.arange(-(2**31), 2**31, 4093).to(torch.int32)
+    edges = torch.tensor([0, 1, 0x7FFFFF, 0x197FFFFF, 0x19800000, 0x7F7FFFFF, 0x7F800000, -(2**31)])
+    x = torch.cat([bits, edges.to(torch.int32), torch.zeros(9, dtype=torch.int32)])
+    x = x.view(torch.float32)
+    out = torch.empty_like(x)
+    kernel = flat(len(x), [torch.float32], torch.float32, lambda x: ops.apply(name, x))
+    assert launch(kernel, [x, out], [(0, len(x))]) == 0
+    with numpy.errstate(all="ignore"):
+        exact = numpy.sqrt(x.numpy())
+        if name == "rsqrt":
+            exact = numpy.float32(1) / exact
+    numpy.testing.assert_array_equal(out.numpy(), exact)
+    assert out[x == 0].signbit().tolist() == x[x == 0].signbit().tolist()
+    for target, count in (("avx512", 4), ("zen4", 0), ("avx2", 0)):
+        compiled = compile_kernels([kernel], [], target=named(target), load=False)
+        assert compiled.assembly().count("vrsqrt14ps") >= count
+        assert count or "vrsqrt14ps" not in compiled.assembly()

@@ -141,9 +141,13 @@ class HandMade:
 
     scratch: dict[str, Expr] = field(default_factory=dict)
     messages: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    units: dict[str, int] = field(default_factory=dict)
 
     def address(self, kernel: Kernel) -> int:
         return address(kernel.name)
+
+    def unit(self, kernel: Kernel) -> int:
+        return self.units.get(kernel.name, 1)
 
     def scratch_bytes(self, kernel: Kernel) -> Expr:
         return self.scratch.get(kernel.name, integer(0))

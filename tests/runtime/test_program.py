@@ -258,15 +258,15 @@ def test_bugs_are_named():
         make.program()
 
 
-def test_grain_units():
-    """Only a kernel whose single loop is its vector loop shares by whole cache lines."""
+def test_units():
+    """A launch is shared in the units of the kernel's code."""
     make = Maker()
     x, y = make.buffer("x", "input", 8), make.buffer("y", "output", 8)
     make.kernel("add_one", x, y)
-    rows = kernel("add_one", loop_symbol("i", 2), loop_symbol("j", 4))
-    make.steps.append(KernelStep(rows, ("x", "y"), integer(8), 1.0))
-    steps = [step for step in make.program(y).native.description[6] if step[0] == "kernel"]
-    assert [step[5] for step in steps] == [16, 1]
+    make.kernel("double", y, y)
+    program = make.program(y, units={"double": 16})
+    steps = [step for step in program.native.description[6] if step[0] == "kernel"]
+    assert [step[5] for step in steps] == [1, 16]
 
 
 def test_results_whose_elements_lie_apart():

@@ -44,6 +44,9 @@ class Code:
     def function(self, kernel: AnyKernel) -> Function:
         return self._functions[kernel]
 
+    def unit(self, kernel: AnyKernel) -> int:
+        return 1
+
     def scratch_bytes(self, kernel: AnyKernel) -> Expr:
         return integer(0)
 

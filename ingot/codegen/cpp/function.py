@@ -13,7 +13,7 @@ class Function(NamedTuple):
     """C++ text in which the function is called KERNEL, and what its caller must know.
 
     `functions` are the elementary ones that it calls, by name and type. `driver` is the text of a
-    function that runs all of it by OpenMP's threads.
+    function that runs all of it by OpenMP's threads. `unit` points are computed at a time.
     """
 
     text: str
@@ -21,6 +21,7 @@ class Function(NamedTuple):
     functions: frozenset[tuple[str, str]]
     errors: tuple[Fault, ...]
     scratch_bytes: Expr
+    unit: int = 1
 
 
 _DRIVER = """\

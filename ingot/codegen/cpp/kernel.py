@@ -97,7 +97,15 @@ class KernelWriter(LoopWriter):
             frozenset(self.functions),
             tuple(self.errors),
             self.scratch,
+            self.unit(),
         )
+
+    def unit(self) -> int:
+        """How many points of the parallel range a thread should take at least."""
+        kernel = self.kernel
+        if kernel.tile is not None or kernel.vector not in kernel.loops[: kernel.parallel]:
+            return 1
+        return LANES
 
     def driver(self) -> str:
         """A function that runs the whole kernel by OpenMP's threads."""

@@ -99,6 +99,13 @@ class CompiledKernels:
             return self.rest.scratch_bytes(kernel)
         return self._of(kernel)[1].scratch_bytes
 
+    def unit(self, kernel: AnyKernel) -> int:
+        """The number of points of which a thread's share should be a multiple."""
+        if kernel not in self._functions:
+            assert self.rest is not None
+            return self.rest.unit(kernel)
+        return self._of(kernel)[1].unit
+
     def is_written(self, kernel: AnyKernel) -> bool:
         """Whether the kernel was compiled as C++, and not by LLVM."""
         return kernel in self._functions

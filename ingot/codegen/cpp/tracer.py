@@ -95,7 +95,7 @@ class Tracer:
     `rare` is what a function hands to the C library: (condition, function).
     """
 
-    lanes, depth, vector_bytes, rounds_brains = 1, 0, 0, False
+    lanes, depth, vector_bytes, rounds_brains, estimates_roots = 1, 0, 0, False, False
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}

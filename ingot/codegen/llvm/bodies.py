@@ -52,7 +52,12 @@ class BodyEmitter:
     def __init__(
         self, lanes: int, symbols: Sequence[Symbol], target: Target, check_bounds: bool
     ) -> None:
-        self.e = Emitter(lanes, target.vector_bytes, target.rounds_brains)
+        self.e = Emitter(
+            lanes,
+            target.vector_bytes,
+            target.rounds_brains,
+            estimates_roots=target.estimates_roots,
+        )
         self.memory = Memory(self.e, {s: position for position, s in enumerate(symbols)})
         self.errors: list[Fault] = []
         self.scalars: dict[str, Value] = {}

@@ -122,7 +122,8 @@ class Emitter:
     """One function under construction, for vectors of `lanes` elements.
 
     The machine has registers of `vector_bytes`, and an instruction that rounds floats to bfloat16
-    if it `rounds_brains`. `declarations` collects the intrinsics it calls. In a loop over more than
+    if it `rounds_brains`; square roots are made of estimates if it `estimates_roots`.
+    `declarations` collects the intrinsics it calls. In a loop over more than
     `most_followed` arrays LLVM is not told how the index advances: its loop strength reduction
     would look for other ways to count, longer than all else takes.
     """
@@ -133,15 +134,22 @@ class Emitter:
         vector_bytes: int,
         rounds_brains: bool = False,
         most_followed: int = MOST_FOLLOWED,
+        estimates_roots: bool = False,
     ) -> None:
         self.lanes = lanes
         self.vector_bytes = vector_bytes
         self.rounds_brains = rounds_brains
         self.most_followed = most_followed
+        self.estimates_roots = estimates_roots
         self.scopes = [Scope(sure=True)]
         self.entry: list[str] = []
         self.declarations: set[str] = set()
         self._count = 0
+
+    @property
+    def has_long_floats(self) -> bool:
+        """Whether there are instructions that make doubles of vectors of long integers."""
+        return self.vector_bytes == 64
 
     # -- values ------------------------------------------------------------------------------------
 

@@ -16,13 +16,15 @@ from ingot.loops.ir import Fault
 class Function(NamedTuple):
     """LLVM text in which the function is called `@KERNEL`, and what its caller must know.
 
-    `declarations` are those of the functions that it calls.
+    `declarations` are those of the functions that it calls. `unit` points are computed at a time:
+    of a smaller share of the points, lanes would be masked out.
     """
 
     text: str
     declarations: frozenset[str]
     errors: tuple[Fault, ...]
     scratch_bytes: Expr
+    unit: int
 
 
 def function_of(
@@ -33,6 +35,7 @@ def function_of(
     shared: Container[int] = (),
     first: str = "",
     skip: str = "",
+    unit: int = 1,
 ) -> Function:
     """The function whose body the emitter has written.
 
@@ -59,4 +62,4 @@ def function_of(
         f"{loads}{skip}  %status = call i32 @KERNEL.body({passed}ptr %sizes, i64 %begin, "
         "i64 %end, ptr %scratch)\n  ret i32 %status\ndone:\n  ret i32 0\n}\n"
     )
-    return Function(text, frozenset(e.declarations), tuple(errors), scratch_bytes)
+    return Function(text, frozenset(e.declarations), tuple(errors), scratch_bytes, unit)

@@ -36,6 +36,7 @@ from ingot.schedule.kernel import Kernel, Stage, loans, scaling
 from ingot.schedule.tiling import transposed_loads
 
 TILE_BYTES = 256  # of a transposed block along the tile loop: four cache lines
+LINE = 64  # elements of one byte in a line of the cache
 PAIRED_ROWS = 64, 1024  # of rows longer than this, up to this, two are computed together
 POINTS_TOGETHER = 4  # sums of what is looked up
 
@@ -82,7 +83,20 @@ class KernelEmitter(BodyEmitter):
             shared,
             first="  %nowhere = alloca i64\n",  # written by lanes that are out of range
             skip=self._skip(),
+            unit=self._unit(),
         )
+
+    def _unit(self) -> int:
+        """How many points of the parallel range are computed at a time.
+
+        At least as many as make a line of the cache of each type: two threads never write to one.
+        """
+        kernel = self.kernel
+        if kernel.tile is not None or kernel.vector not in kernel.loops[: kernel.parallel]:
+            return 1
+        if any(stage.loops for stage in kernel.stages):
+            return self.e.lanes
+        return max(LINE, self.e.lanes)
 
     def _skip(self) -> str:
         """Text that ends the function where elements are to be multiplied by 1 in their place."""

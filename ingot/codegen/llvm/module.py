@@ -66,6 +66,10 @@ class CompiledKernels:
         """Bytes of private memory, 64-byte aligned, that each thread must bring."""
         return self._functions[kernel][1].scratch_bytes
 
+    def unit(self, kernel: AnyKernel) -> int:
+        """The number of points of which a thread's share should be a multiple."""
+        return self._functions[kernel][1].unit
+
     def errors(self, kernel: AnyKernel) -> tuple[Fault, ...]:
         """What a nonzero status stands for: the status 1 + k is the k-th text."""
         return self._functions[kernel][1].errors

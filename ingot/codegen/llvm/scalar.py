@@ -170,9 +170,10 @@ def _sign(kind: str, a: Value) -> Value:
 def _quotient(kind: str, a: Value, b: Value) -> Value:
     """a / b toward zero, b not 0. The quotient of the least number by -1 wraps.
 
-    Narrow types divide as floats, exactly.
+    Narrow types divide as floats, exactly. So do whole vectors of long ones, where each dividend
+    has up to 53 bits: a quotient just below an integer is further from it than doubles are apart.
     """
-    e = a.emitter
+    e, lanes = a.emitter, max(a.lanes, b.lanes)
     if BITS[a.type] < 64:
         if BITS[a.type] < 32:
             wide, integer = ("float", "i32")
@@ -184,7 +185,15 @@ def _quotient(kind: str, a: Value, b: Value) -> Value:
     if kind == UNSIGNED:
         return e.binary("udiv", a, b)
     minus_one = e.compare("eq", b, -1)
-    return e.select(minus_one, -a, e.binary("sdiv", a, e.select(minus_one, 1, b)))
+    safe = e.select(minus_one, 1, b)
+    if b.constant or lanes == 1 or not e.has_long_floats:
+        return e.select(minus_one, -a, e.binary("sdiv", a, safe))
+    exact = e.cast("sitofp", a, "double") / e.cast("sitofp", safe, "double")
+    usual = e.splat(e.cast("fptosi", exact, "i64"), lanes)
+    slow = f"sdiv {vector_type('i64', lanes)} {e.argument(a, lanes)}, {e.argument(safe, lanes)}"
+    most = 2**integers.EXACT - 1
+    rare = e.compare("ugt", a + most, 2 * most)
+    return e.select(minus_one, -a, e.unless_rare(e.splat(rare, lanes), usual, slow))
 
 
 def floor_divide(kind: str, a: Value, b: Value) -> Value:

@@ -30,6 +30,12 @@ class Target:
         """Whether there is an instruction that rounds floats to brain floats."""
         return "+avx512bf16" in self.features.split(",")
 
+    @property
+    def estimates_roots(self) -> bool:
+        """Whether an estimate of a square root and seven multiplications take less time than the
+        instruction for it: not on AMD's processors."""
+        return self.vector_bytes == 64 and not self.cpu.startswith("znver")
+
     def machine(self) -> Any:
         """A new llvmlite TargetMachine. Position independent code, because a compiled object may be
         loaded anywhere."""
