@@ -182,8 +182,10 @@ def with_placements(context: tuple[Any, ...], placements: tuple[Any, ...]) -> tu
 
 
 class OfTheLast:
-    """A function of DTensors that gives what it gave for the last one, as long as that is asked
-    about again and has not changed: parameters are asked about in each step."""
+    """A function of DTensors which remembers what it gave for the last one.
+
+    It gives that again as long as it is asked about the same one, unchanged: parameters are asked
+    about in each step."""
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self.function, self.__name__ = function, function.__name__
