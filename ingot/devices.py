@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -32,18 +33,26 @@ MachineCode = Callable[[Plan, torch.device, Mapping[Symbol, int], Options], Any]
 """The code of a plan's kernels on a device; the sizes are those of the call at hand."""
 
 
+BeginCode = Callable[[Plan, torch.device, Mapping[Symbol, int], Options, bool], Any]
+"""The same. The last argument says whether somebody will wait for it soon."""
+
+
 class Device(NamedTuple):
     """What is known of a type of device.
 
     `target` is what lowering and scheduling ask of it, `supported` gives the scalar ops that it has
     code for, and `machine_code` makes the code of a plan. `refusal` says of one of its devices why
-    there is none, "" where there is.
+    there is none, "" where there is. Where others make the code meanwhile, `begin` has them do it:
+    the code's `wait` waits for them, and its `is_done` says whether there is nothing to wait for.
+    Inside of `ready` they stay, and are there for a graph of so many nodes.
     """
 
     target: Target
     supported: Callable[[], Supported]
     machine_code: MachineCode
     refusal: Callable[[torch.device], str] = lambda device: ""
+    begin: BeginCode | None = None
+    ready: Callable[[int], AbstractContextManager[None]] = lambda nodes: nullcontext()
 
 
 def require_code(device: torch.device, where: str) -> None:
@@ -92,20 +101,36 @@ def gpu_of(device: torch.device) -> Gpu:
 def _gpu_code(
     plan: Plan, device: torch.device, hints: Mapping[Symbol, int], options: Options
 ) -> Any:
+    code = _begin_gpu_code(plan, device, hints, options, True)
+    code.wait()
+    return code
+
+
+def _begin_gpu_code(
+    plan: Plan, device: torch.device, hints: Mapping[Symbol, int], options: Options, soon: bool
+) -> Any:
     from ingot.codegen import triton
     from ingot.codegen.mixed import MixedKernels
+    from ingot.codegen.triton.workers import LATER, SOON
 
     steps = kernel_steps(plan)
     launched = []
     for step in steps:
         if not step.on_host:
             launched.append(step)
-    compiled = triton.compile_kernels(launched, gpu_of(device), unaligned_inputs(plan), hints)
+    unaligned, when = unaligned_inputs(plan), SOON if soon else LATER
+    compiled = triton.begin_kernels(launched, gpu_of(device), unaligned, hints, when)
     if len(launched) == len(steps):
         return compiled
     symbols = [symbol for symbol, *_ in plan.graph.symbols]
     host = compile_kernels([step.kernel for step in steps if step.on_host], symbols)
     return MixedKernels(compiled, host, steps)
+
+
+def _ready_workers(nodes: int) -> AbstractContextManager[None]:
+    from ingot.codegen.triton.workers import NODES_OF_A_KERNEL, WORKERS, how_many
+
+    return WORKERS.held(how_many(nodes // NODES_OF_A_KERNEL))
 
 
 def _why_no_gpu(device: torch.device) -> str:
@@ -119,6 +144,6 @@ def _why_no_gpu(device: torch.device) -> str:
 
 DEVICES: dict[str, Device] = {
     "cpu": Device(CPU, lambda: ops.supported, _cpu_code),
-    "cuda": Device(GPU, _ops_of_gpus, _gpu_code, _why_no_gpu),
+    "cuda": Device(GPU, _ops_of_gpus, _gpu_code, _why_no_gpu, _begin_gpu_code, _ready_workers),
 }
 """By torch's type of device; a ROCm build of torch calls AMD's "cuda" as well."""

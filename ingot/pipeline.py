@@ -79,14 +79,15 @@ def compile_graph(
     gradients are wanted. Raises Unsupported for what cannot be compiled.
     """
     fakes = [i.fake for i in captured.inputs]
-    _device(captured.graph_module.graph)
-    compiled = _compiled(captured, compilation, options, frozen)
-    if captured.donations.given and _fails_late(captured, compiled.built.risks):
-        captured.donations = captured.donations.all_kept(
-            "the graph may fail for its data behind it"
-        )
-        compilation.log.start_over()
+    graph = captured.graph_module.graph
+    with DEVICES[_device(graph).type].ready(len(graph.nodes)):
         compiled = _compiled(captured, compilation, options, frozen)
+        if captured.donations.given and _fails_late(captured, compiled.built.risks):
+            captured.donations = captured.donations.all_kept(
+                "the graph may fail for its data behind it"
+            )
+            compilation.log.start_over()
+            compiled = _compiled(captured, compilation, options, frozen)
     leaves = new_leaves(fakes)
     if not leaves:
         return compiled
@@ -181,7 +182,8 @@ def compile_training(
     hints: Mapping[Symbol, int] = NO_HINTS,
 ) -> CompiledGraph:
     """A captured graph that records gradients: differentiate, partition, build the forward, and
-    join it to its backward programs. These are built when they are first asked for."""
+    join it to its backward programs. These are built when they are first asked for; one of them
+    may be planned while others compile the kernels of the forward."""
     require(GRADIENTS)
     saves_all = options.memory_budget in (None, WHOLE)
     if saves_all and _may_be_shorter(graph.module, graph.context, options):
@@ -194,18 +196,36 @@ def compile_training(
         cut = partition(joint, graph.module.meta.get(BUDGET, options.memory_budget))
         graph.context.shapes.unbacked.settle()
     compilation.log.partition = cut
-    forward = compilation.log.aten = cut.forward
-    built = build(forward, compilation.log, options, hints, frugal=True)
-    contract = cut.contract()
-    run: Callable[..., Sequence[Any]] = built.run
+    compilation.log.aten = cut.forward
+    forward = Building(cut.forward, compilation.log, options, hints, frugal=True)
+    forward.plan()
+    contract, backwards = cut.contract(), None
     if contract.tangents or contract.refused_outputs:
-        build_backward = functools.partial(build, options=options, frugal=True)
-        backwards = Backwards(graph, cut, contract, compilation, build_backward)
+        backwards = Backwards(graph, cut, contract, compilation, _begin_backward(options))
+        if _is_planned_ahead(cut, options, hints):
+            backwards.plan_ahead(forward.is_awaited)
+    try:
+        built = forward.finish()
+    except BaseException:
+        compilation.backward = None
+        raise
+    run: Callable[..., Sequence[Any]] = built.run
+    if backwards is not None:
         run = _with_gradients(built, graph, cut, backwards, compilation, options)
     if contract.windows:
         places = contract.window_places if contract.views else {}
         run = WithWindows(run, Windows(contract.views, places), contract.user_outputs)
     return CompiledGraph(run, built)
+
+
+def _is_planned_ahead(cut: Partition, options: Options, hints: Mapping[Symbol, int]) -> bool:
+    """Whether a backward may be planned before it is asked for.
+
+    Questions about sizes that vary would be guards of the forward's. Nothing is timed while others
+    work, and the forward does not wait for the kernels of a backward's inner graphs.
+    """
+    varies = bool(hints or cut.symbols or cut.decided)
+    return not (varies or options.tunes or any(control_nodes(cut.backward.graph)))
 
 
 def _with_gradients(
@@ -249,11 +269,10 @@ def _compile_training_layers(
             return None
         forward, some = cut.forward, graph._replace(module=short.module, fakes=short.fakes)
     forward.layers = whole.forward
-    build_backward = functools.partial(build, options=options, frugal=True)
     attempt, lowering = log.attempt(), _lowering(options)
     try:
         built = build(forward, attempt, options, frugal=True)
-        backwards = LayeredBackwards(whole, some, compilation, build_backward, lowering)
+        backwards = LayeredBackwards(whole, some, compilation, _begin_backward(options), lowering)
     except NotAlike:
         return None
     log.adopt(attempt)
@@ -263,6 +282,10 @@ def _compile_training_layers(
     show_whole(log, functools.partial(in_all_layers, forward, whole.forward), lowering)
     run = _with_gradients(built, graph, cut, backwards, compilation, options)
     return CompiledGraph(run, built)
+
+
+def _begin_backward(options: Options) -> Callable[[AtenGraph, Log], Building]:
+    return functools.partial(Building, options=options, frugal=True, soon=False)
 
 
 def build(
@@ -276,45 +299,112 @@ def build(
 
     `hints` are the sizes of the call at hand. A `frugal` program keeps no memory between calls.
     """
-    device = _device(aten.graph)
-    row = DEVICES[device.type]
-    # which knows more that may follow a product in its kernel
-    if device.type == "cuda" and not options.tunes:
-        run_passes(aten, LIBRARY_PASSES)
-    log.rewrites += aten.rewrites
-    build_control_flow(aten, log, options, hints)
-    target = row.target
-    machine = None
-    if options.replays:
-        machine = machine_of(device)
-    if machine is not None:
-        keep_all(aten, "the program is replayed as a CUDA graph", log.donated.append)
-        target = replace(target, shares_launches=False)  # a table of buffers is made for each call
-    # a GPU's allocator keeps memory, for each stream; what is donated is to be let go early
-    frugal = frugal or bool(aten.donated) or machine is not None or device.type != "cpu"
-    with log.stage("lower"):
-        loops = log.loops = lower(aten, row.supported(), options.numerics == "fast", target)
-        verify(loops)  # 1% of the time, and what is wrong does not reach anybody's memory
-    with log.stage("schedule"):
-        tuner = None
-        if options.tunes:
-            tuner = _tuner(device)
-        plan = log.plan = schedule(loops, log.decisions.append, frugal, target, tuner)
-    if tuner is not None:
-        log.tuned += tuner.notes
-    if options.freeze and device.type == "cpu":
-        with log.stage("prepack"):
-            prepack(plan)
-    with log.stage("codegen"):
-        code = log.code = row.machine_code(plan, device, hints, options)
-    with log.stage("load"):
-        program = log.program = Program(plan, code, device)
-    replayed: Replayed | None = None
-    if options.replays:
-        replay = log.replayed = _replay(program, code, device, machine)
-        if not isinstance(replay, str):
-            replayed = replay
-    return Built(aten, loops, plan, code, program, replayed)
+    return Building(aten, log, options, hints, frugal).finish()
+
+
+class Building:
+    """An ATen graph on its way to a program, see `build`. `advance` takes the next step, up to the
+    generation of code. Others may be at its kernels then, sooner if the program is wanted `soon`;
+    `finish` waits for them."""
+
+    def __init__(
+        self,
+        aten: AtenGraph,
+        log: Log,
+        options: Options,
+        hints: Mapping[Symbol, int] = NO_HINTS,
+        frugal: bool = False,
+        soon: bool = True,
+    ) -> None:
+        self._aten, self._log, self._options, self._hints = aten, log, options, hints
+        self._soon, self._device = soon, _device(aten.graph)
+        self._row = DEVICES[self._device.type]
+        self._target, self._machine = self._row.target, None
+        if options.replays:
+            self._machine = machine_of(self._device)
+        # a GPU's allocator keeps memory, for each stream; what is donated is to be let go early
+        is_on_cpu = self._device.type == "cpu"
+        self._frugal = frugal or bool(aten.donated) or self._machine is not None or not is_on_cpu
+        self._steps = iter([self._prepare, self._lower, self._schedule, self._generate])
+
+    def advance(self) -> bool:
+        """Whether there was a step to take."""
+        step = next(self._steps, None)
+        if step is not None:
+            step()
+        return step is not None
+
+    def plan(self) -> None:
+        """Takes all steps but those of `finish`."""
+        while self.advance():
+            pass
+
+    def is_awaited(self) -> bool:
+        """Whether others are at the kernels of what is planned."""
+        return self._row.begin is not None and not self._code.is_done
+
+    def finish(self) -> Built:
+        self.plan()
+        if self._row.begin is not None:
+            with self._log.stage("codegen"):
+                self._code.wait()
+        return self._load()
+
+    # -- the steps ---------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        aten, log = self._aten, self._log
+        # which knows more that may follow a product in its kernel
+        if self._device.type == "cuda" and not self._options.tunes:
+            run_passes(aten, LIBRARY_PASSES)
+        log.rewrites += aten.rewrites
+        build_control_flow(aten, log, self._options, self._hints)
+        if self._machine is not None:
+            keep_all(aten, "the program is replayed as a CUDA graph", log.donated.append)
+            # a table of buffers is made for each call
+            self._target = replace(self._target, shares_launches=False)
+
+    def _lower(self) -> None:
+        log, is_fast = self._log, self._options.numerics == "fast"
+        with log.stage("lower"):
+            self._loops = lower(self._aten, self._row.supported(), is_fast, self._target)
+            log.loops = self._loops
+            # 1% of the time, and what is wrong does not reach anybody's memory
+            verify(self._loops)
+
+    def _schedule(self) -> None:
+        log, tuner = self._log, None
+        with log.stage("schedule"):
+            if self._options.tunes:
+                tuner = _tuner(self._device)
+            note = log.decisions.append
+            self._plan = schedule(self._loops, note, self._frugal, self._target, tuner)
+            log.plan = self._plan
+        if tuner is not None:
+            log.tuned += tuner.notes
+        if self._options.freeze and self._device.type == "cpu":
+            with log.stage("prepack"):
+                prepack(self._plan)
+
+    def _generate(self) -> None:
+        given = self._plan, self._device, self._hints, self._options
+        with self._log.stage("codegen"):
+            if self._row.begin is None:
+                self._code = self._row.machine_code(*given)
+            else:
+                self._code = self._row.begin(*given, self._soon)
+            self._log.code = self._code
+
+    def _load(self) -> Built:
+        log, plan, code, device = self._log, self._plan, self._code, self._device
+        with log.stage("load"):
+            program = log.program = Program(plan, code, device)
+        replayed: Replayed | None = None
+        if self._options.replays:
+            replay = log.replayed = _replay(program, code, device, self._machine)
+            if not isinstance(replay, str):
+                replayed = replay
+        return Built(self._aten, self._loops, plan, code, program, replayed)
 
 
 def build_control_flow(

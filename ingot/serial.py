@@ -62,7 +62,18 @@ def call_users(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -
 
 # -- threads that are waited for -------------------------------------------------------------------
 
-_POLL = 0.02  # seconds between safe points while others work
+POLL = 0.02
+"""Seconds between safe points while others work."""
+
+
+own_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Those that stay beside a compilation, and run no code of others."""
+
+
+def runs_alone() -> bool:
+    """Whether this thread is the only one, but for those of Ingot's."""
+    others = set(threading.enumerate()) - {threading.current_thread(), *own_threads}
+    return not others
 
 
 def in_threads(function: Callable[[Item], T], items: Iterable[Item], most: int) -> list[T]:
@@ -89,7 +100,7 @@ def in_threads(function: Callable[[Item], T], items: Iterable[Item], most: int) 
 def _awaited(future: Future[T]) -> T:
     while True:
         safe_point()
-        wait([future], _POLL)
+        wait([future], POLL)
         if future.done():
             return future.result()
 

@@ -21,10 +21,18 @@ class MixedKernels:
     def __init__(self, device: DeviceKernels, host: HostKernels, steps: list[KernelStep]) -> None:
         self.device, self.host = device, host
         self._on_host = {step.kernel for step in steps if step.on_host}
-        self.seconds = {
-            k: device.seconds.get(k, 0) + host.seconds.get(k, 0)
-            for k in device.seconds | host.seconds
-        }
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        ours, theirs = self.device.seconds, self.host.seconds
+        return {k: ours.get(k, 0) + theirs.get(k, 0) for k in ours | theirs}
+
+    @property
+    def is_done(self) -> bool:
+        return self.device.is_done
+
+    def wait(self) -> None:
+        self.device.wait()
 
     def written(self, kernel: Kernel) -> TritonKernel:
         return self.device.written(kernel)

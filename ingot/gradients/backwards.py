@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ingot import events
 from ingot.built import Built
@@ -18,7 +18,9 @@ from ingot.compilation import Compilation, Log
 from ingot.errors import Unsupported, unsupported
 from ingot.gradients.captured_graph import CapturedGraph
 from ingot.gradients.eager_backward import TriedAgain, run_in_eager, unsupported_by
+from ingot.graph.ambient import Modes, preserved
 from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.differentiation import without_autocast
 from ingot.graph.joint import JointGraph
 from ingot.graph.module_hooks import tells_none
 from ingot.graph.partition import Partition, gradient_inputs_of, partial_backward, saved_for
@@ -46,8 +48,19 @@ MOST_CHOICES = 8
 """Of inputs whose gradients are asked for, each with a backward of its own that computes no
 others."""
 
-Build = Callable[[AtenGraph, Log], Built]
-"""Compiles an ATen graph (`pipeline.build`)."""
+
+class Building(Protocol):
+    """An ATen graph that is being compiled (`pipeline.Building`)."""
+
+    def advance(self) -> bool:
+        """Takes the next step; whether there was one."""
+
+    def finish(self) -> Built:
+        """Takes all that are left."""
+
+
+Begin = Callable[[AtenGraph, Log], Building]
+"""Begins to compile an ATen graph."""
 
 
 class GraphOfBackward(NamedTuple):
@@ -86,7 +99,7 @@ class Backwards:
         cut: Partition,
         contract: TrainingContract,
         compilation: Compilation,
-        build: Build,
+        begin: Begin,
     ) -> None:
         self.cut, self.joint, self.contract = cut, cut.joint, contract
         self.recomputes = any(tells_none(node.target) for node in graph.module.graph.nodes)
@@ -95,7 +108,8 @@ class Backwards:
         self._trace = serial(functools.partial(graph.trace_partial, cut.joint))
         self._partial_joint = functools.cache(self._trace)
         self.gradient_inputs = functools.cache(self._find_gradient_inputs)
-        self._compilation, self._build = compilation, build
+        self._compilation, self._begin = compilation, begin
+        self._begun: Building | Exception | None = None  # for all tangents, or why it cannot be
         self._name = f"{compilation.name}, backward"
         self._whole = compilation.backward = self._new_compilation(self._name, cut.backward)
         self._whole.log.compile_again = self._compile_for_report
@@ -106,6 +120,34 @@ class Backwards:
 
     def _new_compilation(self, name: str, aten: AtenGraph) -> Compilation:
         return Compilation(name, self._compilation.where, log=Log(aten=aten))
+
+    def plan_ahead(self, is_awaited: Callable[[], bool]) -> None:
+        """Plans the backward that will be asked for, as long as something else `is_awaited`: its
+        kernels are begun, and nobody waits for them. What fails is raised where it is asked for.
+
+        That is the backward of all tangents. If there are several, maybe not all will come in.
+        """
+        if len(self.contract.tangents) != 1 or not self.contract.gradient_inputs:
+            return
+        try:
+            if is_awaited():
+                with preserved():
+                    # as where autograd asks for it
+                    without_autocast(Modes.now())._replace(grad=False).set()
+                    begun = self._begun = self._begin(self.cut.backward, self._whole.log)
+                    while is_awaited() and begun.advance():
+                        pass
+        except Exception as problem:
+            self._begun = problem
+
+    def _building(self, aten: AtenGraph, log: Log) -> Building:
+        """What compiles a graph, with the steps behind it that were taken ahead."""
+        if aten is not self.cut.backward or self._begun is None:
+            return self._begin(aten, log)
+        begun, self._begun = self._begun, None
+        if isinstance(begun, Exception):
+            raise begun
+        return begun
 
     def _compile_for_report(self, log: Log) -> None:
         """Has a report show the backward of all tangents, which nobody may have asked for yet."""
@@ -295,7 +337,7 @@ class Backwards:
         span = events.Span(events.BACKWARD, compilation.title, compilation.where, of)
         compilation.event = span.id
         with span, paused_collection():
-            built = self._build(aten, compilation.log)
+            built = self._building(aten, compilation.log).finish()
         self._built.append(built)
         natives = [built.program.native]
         if built.replayed is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ingot.built import Built
 from ingot.compilation import Compilation, Log
-from ingot.gradients.backwards import Backwards, Build, GraphOfBackward
+from ingot.gradients.backwards import Backwards, Begin, GraphOfBackward
 from ingot.gradients.captured_graph import CapturedGraph
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.joint import JointGraph
@@ -271,13 +271,13 @@ class LayeredBackwards:
         whole: Whole,
         graph: CapturedGraph,
         compilation: Compilation,
-        build: Build,
+        begin: Begin,
         lower: Lower,
     ) -> None:
         cut = whole.cut
         self.whole, self.contract = whole, whole.contract
         contract = cut.contract()
-        self._some = _OfSomeLayers(whole, lower, graph, cut, contract, compilation, build)
+        self._some = _OfSomeLayers(whole, lower, graph, cut, contract, compilation, begin)
         if self._some.recomputes or self._some.has_effects:
             raise NotAlike("a backward has effects")
         self.joint: JointGraph = cut.joint

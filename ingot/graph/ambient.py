@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ingot.graph.process_modes import PROCESS_SWITCHES, ProcessModes, changes_of_thread
+from ingot.serial import runs_alone
 from ingot.torch_private import (
     enter_autocast,
     exit_autocast,
@@ -247,5 +248,5 @@ def undisturbed() -> Iterator[None]:
         for pair in reversed(hooks):
             push_saved_tensors_default_hooks(*pair)
         restore_modes()
-        if threading.active_count() == 1 and not torch.equal(before, torch.get_rng_state()):
+        if runs_alone() and not torch.equal(before, torch.get_rng_state()):
             torch.set_rng_state(before)

@@ -2,7 +2,15 @@
 first kernel."""
 
 from ingot.codegen.triton.kernel import TritonKernel, write_kernel
-from ingot.codegen.triton.module import CompiledKernels, Gpu, compile_kernels
+from ingot.codegen.triton.module import CompiledKernels, Gpu, begin_kernels, compile_kernels
 from ingot.codegen.triton.ops import supported
 
-__all__ = ["CompiledKernels", "Gpu", "TritonKernel", "compile_kernels", "supported", "write_kernel"]
+__all__ = [
+    "CompiledKernels",
+    "Gpu",
+    "TritonKernel",
+    "begin_kernels",
+    "compile_kernels",
+    "supported",
+    "write_kernel",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from ingot.codegen.triton import ops, translation
 from ingot.codegen.triton.forms import Form, forms_of, general_form
 from ingot.codegen.triton.kernel import Body, TritonKernel, write_kernel
 from ingot.codegen.triton.translation import HEADER, Text, Translated
-from ingot.codegen.triton.workers import Workers, how_many
+from ingot.codegen.triton.workers import SOON, WORKERS, Job, how_many
 from ingot.collection import paused_collection
 from ingot.errors import CompilerBug, unsupported
 from ingot.loops.expr import Symbol
@@ -104,6 +104,7 @@ class CompiledForm:
         self.grid = form.blocks.count(kernel)
         self._written: TritonKernel | None = None
         self._binary: Binary | None = None
+        self.job: Job[Binary] | None = None  # that makes the binary
 
     @property
     def written(self) -> TritonKernel:
@@ -114,10 +115,13 @@ class CompiledForm:
 
     @property
     def is_compiled(self) -> bool:
-        return self._binary is not None
+        """Whether the binary is there, or a worker is at it."""
+        return self._binary is not None or self.job is not None
 
     @property
     def binary(self) -> Binary:
+        if self._binary is None and self.job is not None:
+            self._binary, self.job = self.job.result(), None
         if self._binary is None:
             text = self.written, self._gpu, self.aligned
             self._binary = _kept(_key(*text)) or _build_when_called(*text)
@@ -147,6 +151,24 @@ class CompiledKernels:
     ) -> None:
         self._forms, self._chosen = forms, chosen
         self.seconds = seconds
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no worker is at one of the kernels."""
+        return all(job.is_done for job in self._jobs())
+
+    def wait(self) -> None:
+        """Waits for the kernels that workers are at. Raises their errors."""
+        start = perf_counter()
+        WORKERS.hurry(list(self._jobs()))
+        for form in self._chosen.values():
+            _ = form.binary
+        self.seconds["compile"] += perf_counter() - start
+
+    def _jobs(self) -> Iterator[Job[Binary]]:
+        for form in self._chosen.values():
+            if form.job is not None:
+                yield form.job
 
     def forms(self, kernel: Kernel) -> list[CompiledForm]:
         return self._forms[kernel]
@@ -201,6 +223,20 @@ def compile_kernels(
     It compiles the forms for these sizes, or the general ones where they are not said. The buffers
     in `unaligned` may lie anywhere. Raises Unsupported for what has no code.
     """
+    compiled = begin_kernels(steps, gpu, unaligned, sizes)
+    compiled.wait()
+    return compiled
+
+
+def begin_kernels(
+    steps: Sequence[KernelStep],
+    gpu: Gpu,
+    unaligned: Container[str] = (),
+    sizes: Mapping[Symbol, int] = _NO_SIZES,
+    when: int = SOON,
+) -> CompiledKernels:
+    """The same, where workers may still be at them: see `CompiledKernels.wait`. `when` is one of
+    `workers`' words."""
     if not available():
         raise unsupported("compiler-missing", "Triton is not installed: pip install triton")
     start = perf_counter()
@@ -221,9 +257,13 @@ def compile_kernels(
         _, before = texts.get(body, (form.written, form.aligned))
         texts[body] = form.written, _both(form.aligned, before)
     emitted = perf_counter()
-    compiled = _compiled(texts, gpu)
+    compiled = _begun(texts, gpu, when)
     for form in chosen.values():
-        form.binary = compiled[form.written.body]
+        binary = compiled[form.written.body]
+        if isinstance(binary, Job):
+            form.job = binary
+        else:
+            form.binary = binary
     seconds = {"emit": emitted - start, "compile": perf_counter() - emitted}
     each = shapes.items()
     return CompiledKernels({k: forms[s] for k, s in each}, {k: chosen[s] for k, s in each}, seconds)
@@ -233,31 +273,56 @@ def _both(a: Sequence[bool], b: Sequence[bool]) -> tuple[bool, ...]:
     return tuple(x and y for x, y in zip(a, b))
 
 
-def _compiled(texts: Mapping[Body, Written], gpu: Gpu) -> dict[Body, Binary]:
-    """The binaries of different bodies: those of the store, and the others, several at a time."""
-    compiled: dict[Body, Binary] = {}
-    missing: dict[Body, Written] = {}
-    for body, (kernel, aligned) in texts.items():
-        binary = _kept(_key(kernel, gpu, aligned))
-        if binary is None:
-            missing[body] = kernel, aligned
+def _begun(texts: Mapping[Body, Written], gpu: Gpu, when: int) -> dict[Body, Binary | Job[Binary]]:
+    """The binaries of different bodies: those of the store, and the others, or the jobs that make
+    these."""
+    begun: dict[Body, Binary | Job[Binary]] = {}
+    missing: dict[Body, tuple[Written, str]] = {}
+    for body, written in texts.items():
+        key = _key(written[0], gpu, written[1])
+        known = _kept(key) or _jobs.get(key)
+        if known is None:
+            missing[body] = written, key
         else:
-            compiled[body] = binary
-    if missing:
-        processes = how_many(len(missing))
-        with Workers(processes) as workers:
-            import_triton()
-            translate = workers if processes else translation.translate
-            at_once = processes or max(1, min(len(missing), os.cpu_count() or 1))
+            begun[body] = known
+    if not missing:
+        return begun
+    jobs = {body: _job(*written, gpu, key) for body, (written, key) in missing.items()}
+    keys = [key for _, key in missing.values()]
+    _jobs.update(zip(keys, jobs.values()))
+    if WORKERS.take(list(jobs.values()), how_many(len(jobs)), when):
+        return begun | jobs
+    for key in keys:
+        del _jobs[key]
+    import_triton()
+    at_once = max(1, min(len(missing), os.cpu_count() or 1))
 
-            def built(written: Written) -> Binary:
-                return _build_and_keep(written[0], gpu, written[1], translate)
+    def built(missing: tuple[Written, str]) -> Binary:
+        (kernel, aligned), _ = missing
+        return _build_and_keep(kernel, gpu, aligned)
 
-            # CPython counts the depth of all the syntax trees being made together: a collection in
-            # the midst lets them mix.
-            with paused_collection():
-                compiled.update(zip(missing, in_threads(built, missing.values(), at_once)))
-    return compiled
+    # CPython counts the depth of all the syntax trees being made together: a collection in
+    # the midst lets them mix.
+    with paused_collection():
+        begun.update(zip(missing, in_threads(built, missing.values(), at_once)))
+    return begun
+
+
+def _job(kernel: TritonKernel, aligned: tuple[bool, ...], gpu: Gpu, key: str) -> Job[Binary]:
+    """What a worker has to do for a kernel."""
+
+    def made(translated: Translated) -> Binary:
+        binary = _binary_of(kernel, gpu, translated)
+        store_in("triton").put(key, binary.packed())
+        binary = _binaries.setdefault(key, binary)
+        _jobs.pop(key, None)
+        return binary
+
+    def here() -> Binary:
+        _jobs.pop(key, None)
+        return _build_when_called(kernel, gpu, aligned)
+
+    return Job(_text(kernel, gpu, aligned), made, here)
 
 
 def _forms(kernel: Kernel, gpu: Gpu, aligned: Sequence[bool]) -> list[CompiledForm]:
@@ -298,6 +363,7 @@ def import_triton() -> None:
 
 _FORMAT = 1  # of what is kept
 _binaries: dict[str, Binary] = {}  # by their keys
+_jobs: dict[str, Job[Binary]] = {}  # that workers are at, by the keys of what they make
 
 
 def _kept(key: str) -> Binary | None:
@@ -313,9 +379,8 @@ def _build_and_keep(
     kernel: TritonKernel,
     gpu: Gpu,
     aligned: Sequence[bool],
-    *translate: Callable[[Text], Translated],
 ) -> Binary:
-    key, binary = _key(kernel, gpu, aligned), build(kernel, gpu, aligned, *translate)
+    key, binary = _key(kernel, gpu, aligned), build(kernel, gpu, aligned)
     store_in("triton").put(key, binary.packed())
     return _binaries.setdefault(key, binary)
 
@@ -359,10 +424,12 @@ def build(
     kernel: TritonKernel,
     gpu: Gpu,
     aligned: Sequence[bool] = (),
-    translate: Callable[[Text], Translated] = translation.translate,
 ) -> Binary:
     """Compile one kernel, whose parameters are `aligned` (by default all)."""
-    done = translate(_text(kernel, gpu, aligned))
+    return _binary_of(kernel, gpu, translation.translate(_text(kernel, gpu, aligned)))
+
+
+def _binary_of(kernel: TritonKernel, gpu: Gpu, done: Translated) -> Binary:
     threads = kernel.warps * gpu.warp_size
     return Binary(done.image, done.assembly, done.function, done.shared, threads, done.hidden)
 
