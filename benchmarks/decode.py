@@ -11,7 +11,8 @@ With `--kernels` the steps of Ingot's plan are printed with the bytes that they 
 the device's work by name. `--tiny` makes everything small, for a CPU.
 
 torch.compile runs in both modes but for whole decoders, which compile long: there it runs replayed
-(`--all-modes` for both).
+(`--all-modes` for both). With `--autotune` there is Ingot's `mode="max-autotune"` as well, and what
+it chose.
 """
 
 from __future__ import annotations
@@ -345,6 +346,8 @@ def modes_of(row: str, arguments: argparse.Namespace) -> dict[str, Callable[[Any
     peers["Ingot"] = ingot.compile
     if arguments.device != "cpu":
         peers["Ingot, r.-o."] = partial(ingot.compile, **replayed)
+    if arguments.autotune:
+        peers["Ingot, m.-a."] = partial(ingot.compile, mode="max-autotune")
     return peers
 
 
@@ -423,12 +426,16 @@ def add_rows(table: Table, row: str, subject: Subject, peers: Iterable[Peer], ra
         print("  ".join([*texts, f"{peer.error:.1e}", peer.tokens]), flush=True)
 
 
+def report_of(peer: Peer) -> Report:
+    compiler = Compiler.of(peer.compiled)
+    assert compiler is not None
+    return Report.from_compilations(compiler.compilations)
+
+
 def print_kernels(row: str, peers: Iterable[Peer], rate: float, on_device: bool) -> None:
     """The steps of Ingot's plan, those of one name together, and the device's work by name."""
     (peer, *_) = [p for p in peers if p.name == "Ingot"]
-    compiler = Compiler.of(peer.compiled)
-    assert compiler is not None
-    report = Report.from_compilations(compiler.compilations)
+    report = report_of(peer)
     steps = defaultdict[tuple[str, str], list[int]](lambda: [0, 0, 0])
     for kernel in report.kernels:
         total = steps[kernel.name, kernel.kind]
@@ -458,7 +465,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=", ".join(ROWS))
     parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    for flag in ("tiny", "without-compile", "all-modes", "kernels"):
+    for flag in ("tiny", "without-compile", "all-modes", "autotune", "kernels"):
         parser.add_argument(f"--{flag}", action="store_true")
     arguments = parser.parse_args(argv)
     for name in arguments.rows:
@@ -476,6 +483,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             add_rows(table, row, subject, peers, rate)
             if arguments.kernels:
                 print_kernels(row, peers, rate, arguments.device != "cpu")
+            for peer in peers:
+                if peer.name == "Ingot, m.-a.":
+                    print("\n".join(dict.fromkeys(report_of(peer).tuned)), flush=True)
             del subject, peers
     console().print(table)
     return 0
