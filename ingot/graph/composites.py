@@ -17,6 +17,7 @@ from torch import Tensor
 from ingot.errors import EagerRaises, unsupported
 from ingot.graph import geometry, symbolic_views
 from ingot.graph.einsum import einsum
+from ingot.graph.few_queries import few_queries
 from ingot.graph.matmul import attention_written_out, folds, matmul
 from ingot.graph.meta import tensors_in
 from ingot.graph.recurrent import MODES, by_cudnn, over_packed, pad_packed
@@ -308,6 +309,24 @@ def attention(
     return F.scaled_dot_product_attention(
         query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
+
+
+def _first_by_few_queries(otherwise: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Attention of a few queries on a GPU as one op, all else as before."""
+
+    @wraps(otherwise)
+    def wrapper(*args: Any, **kwargs: Any) -> Tensor:
+        result = few_queries(*args, **kwargs)
+        if result is None:
+            result = otherwise(*args, **kwargs)
+        return result
+
+    return wrapper
+
+
+_OVERRIDES[F.scaled_dot_product_attention] = _first_by_few_queries(
+    _OVERRIDES[F.scaled_dot_product_attention]
+)
 
 
 # -- pooling ---------------------------------------------------------------------------------------

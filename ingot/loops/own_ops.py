@@ -3,6 +3,8 @@ several."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -26,16 +28,19 @@ def _attention(
     contiguous.
 
     Key and value may have fewer heads, each for as many neighbouring ones of the query. The mask is
-    broadcast and added, or, if it `replaces`, put in the place of scores where it is not NaN. A
-    query that sees nothing gives NaN, or zero with `zero_rows`. The result is (batch * head, row,
-    column), or (batch, row, head, column) with `heads_last`.
+    broadcast and added, or, if it `replaces`, put in the place of scores where it is not NaN; a
+    boolean one says which keys are seen. A query that sees nothing gives NaN, or zero with
+    `zero_rows`. The result is (batch * head, row, column), or (batch, row, head, column) with
+    `heads_last`.
     """
     shared = query.shape[1] // key.shape[1]
     if shared > 1:
         key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
     scores = query @ key.mT * scale
     if mask is not None:
-        if replaces:
+        if mask.dtype is torch.bool:
+            scores = scores.masked_fill(~mask, -math.inf)
+        elif replaces:
             scores = torch.where(mask.isnan(), scores, mask)
         else:
             scores = scores + mask
@@ -50,6 +55,7 @@ def _attention(
 
 
 _library.impl("attention", _attention, "CPU")
+_library.impl("attention", _attention, "CUDA")
 
 attention = torch.ops.ingot.attention.default
 

@@ -22,6 +22,7 @@ from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import LoopTensor, Spec, contiguous, stored
 from ingot.loops.scores import Step, Value
 from ingot.loops.spaces import contiguous_strides
+from ingot.ops.grouped_attention import few_queries
 from ingot.ops.op import op
 from ingot.ops.scored_attention import by_steps
 from ingot.sequences import Args, Kwargs
@@ -64,6 +65,11 @@ def own_attention(
 ) -> LoopTensor:  # fmt: skip
     batch, heads, queries, _ = query.sizes
     spec = contiguous((batch, heads, queries, value.sizes[3]), out.dtype)
+    if not lw.target.contracts:
+        result = few_queries(lw, out, query, key, value, mask, scale, zero_rows)
+        if heads_last:
+            return lw.mapped(result, out, _swapped)
+        return lw.reshaped(result, out)
     if heads_last:
         strides = contiguous_strides(_swapped(spec.sizes))
         spec = spec._replace(strides=_swapped(strides))
@@ -278,6 +284,14 @@ def _attention_keeps_layout() -> bool:
     return aten._scaled_dot_product_flash_attention_for_cpu(query, query, query)[0].is_contiguous()
 
 
+def own_attention_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
+    query, value, heads_last = args[0], args[2], args[7]
+    batch, heads, length, _ = query.shape
+    if heads_last:
+        return fresh((batch, length, heads, value.shape[3]), query.dtype)
+    return fresh((batch * heads, length, value.shape[3]), query.dtype)
+
+
 def encoder_layer_meta(op: OpOverload, args: Args, kwargs: Kwargs) -> Tensor:
     return fresh(args[0].shape, args[0].dtype)
 
@@ -377,7 +391,7 @@ OPS = (
         aten._scaled_dot_product_efficient_attention_backward.default,
         library=LibraryCall(bias_rows=8),
     ),
-    op(own_ops.attention, lower=own_attention),
+    op(own_ops.attention, meta=own_attention_meta, lower=own_attention),
     op(aten._native_multi_head_attention.default, decompose=multi_head_attention),
     op(
         aten._transformer_encoder_layer_fwd.default,

@@ -55,10 +55,10 @@ Places = Callable[[Index], Index]  # from the index into what is written to wher
 Values = Callable[[Index], int]
 
 
-def copied(lw: Lowering, out: Spec, x: LoopTensor) -> LoopTensor:
+def copied(lw: Lowering, out: Spec, x: LoopTensor, apart: bool = False) -> LoopTensor:
     """A fresh copy of `x`, laid out as `out` is, to `write` to; NotLowered where that is not for
-    loops to do."""
-    if not lw.target.scatters:
+    loops to do. Points that stay `apart` never meet at one element."""
+    if not (lw.target.scatters or apart):
         raise NotLowered("a scatter for the library")
     strides = dense_strides(out.sizes, out.strides)
     return lw.realize(LoopTensor(out.sizes, strides, out.dtype, x.load, cost=1, origin=lw.origin))
@@ -97,9 +97,10 @@ def _written(
     places: Places,
     values: Values,
     mode: str = "store",
+    apart: bool = False,
 ) -> LoopTensor:
     """A copy of `x` with values written to their places."""
-    result = copied(lw, out, x)
+    result = copied(lw, out, x, apart)
     write(lw, result, sizes, places, values, mode)
     return result
 
@@ -160,8 +161,16 @@ def index_put(
     def value(index: Index) -> int:
         return source.load(broadcast_index(index, source.sizes))
 
-    lw.share(source)
-    return _written(lw, out, x, sizes, places, value, _mode(accumulate))
+    apart = not accumulate and _is_one_place(*used.values())
+    if lw.target.scatters or not apart:
+        lw.share(source)
+    return _written(lw, out, x, sizes, places, value, _mode(accumulate), apart)
+
+
+def _is_one_place(*indices: LoopTensor) -> bool:
+    """Whether indices name one place: what is written there, as a token's keys into a cache, meets
+    nowhere."""
+    return all(size is ONE for i in indices for size in i.sizes)
 
 
 def _put_where(
@@ -310,8 +319,10 @@ def index_copy(
     _check_rows(x, dim, indices, source)
     fault = Fault(IndexError, f"index_copy_(): {_out_of_bounds(x, dim)}")
     places = _rows(lw, x, dim, indices, fault)
-    lw.share(source)
-    return _written(lw, out, x, source.sizes, places, source.load)
+    apart = _is_one_place(indices)
+    if lw.target.scatters or not apart:
+        lw.share(source)
+    return _written(lw, out, x, source.sizes, places, source.load, apart=apart)
 
 
 @of_vectors

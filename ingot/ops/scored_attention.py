@@ -16,9 +16,12 @@ from ingot.loops.ir import Access, Body, BodyBuilder, Contraction, Instruction
 from ingot.loops.lowering.attention_parts import (
     FEWEST_BLOCKS,
     FEWEST_ROWS,
+    MOST_AT_ONCE,
+    SHORTEST,
     Parts,
     parts_of,
     put_together,
+    put_together_at_once,
 )
 from ingot.loops.lowering.attention_tiles import tiles_of
 from ingot.loops.lowering.context import Lowering
@@ -60,14 +63,16 @@ def scored_attention(
 def by_steps(
     lw: Lowering, outs: tuple[Spec, Spec | None], query: LoopTensor, key: LoopTensor,
     value: LoopTensor, captured: Sequence[LoopTensor], steps: Sequence[Step], zero_rows: bool,
+    decodes: bool = False,
 ) -> tuple[LoopTensor, LoopTensor | None]:  # fmt: skip
-    """The same for decoded steps, and for the logarithms of sums only if they are wanted."""
+    """The same for decoded steps, and for the logarithms of sums only if they are wanted. Where a
+    token is decoded on a GPU, parts of the keys are shorter."""
     at = _point(query, key, steps)
     body = _weight(lw, steps, [(query, key)], captured, at)
     products = _products(lw, [(query, key)], at, by_keys=False)
     column = loop_symbol("n", value.sizes[2])
     right = _operand(lw, value, (at.number, at.key, column))
-    parts = _parts(lw, at)
+    parts = _parts(lw, at, SHORTEST // 2 if decodes else SHORTEST)
     if parts is not None:
         weights = Weights(products, body, True, False)
         return _attention_in_parts(lw, outs, at, parts, column, right, weights, zero_rows)
@@ -82,10 +87,11 @@ def by_steps(
     return _contraction(lw, outs[0], at, rows, column, right, weights), kept
 
 
-def _parts(lw: Lowering, at: _Point) -> Parts | None:
+def _parts(lw: Lowering, at: _Point, shortest: int = SHORTEST) -> Parts | None:
     fewest = FEWEST_BLOCKS if lw.target.has_registers else FEWEST_ROWS
     batch = product(extents_of(at.batch)).constant or 0
-    return parts_of(batch, at.query.extent.constant or 0, at.key.extent.constant or 0, fewest)
+    queries, keys = at.query.extent.constant or 0, at.key.extent.constant or 0
+    return parts_of(batch, queries, keys, fewest, shortest)
 
 
 def _attention_in_parts(
@@ -99,6 +105,11 @@ def _attention_in_parts(
     place = (at.number, parts.part, at.query)
     weights = replace(weights, logarithms=Access(logarithms, address_of(place, of_rows.strides)))
     results = _of_parts(lw, outs[0], at, parts, column, right, weights)
+    number = parts.part.extent.constant or 0
+    if lw.target.has_registers and outs[1] is None and number <= MOST_AT_ONCE:
+        return put_together_at_once(
+            lw, outs[0], results, stored(logarithms, of_rows), zero_rows
+        ), None
     return put_together(lw, outs, results, stored(logarithms, of_rows), zero_rows)
 
 

@@ -55,7 +55,7 @@ def schedule(
     """The plan of a loop graph. `note` receives each decision as a line of text. See `Plan` for
     what is `frugal`. `choose` says which products of a GPU's are kernels rather than calls (see
     `templates`). Unless it `fuses`, each loop nest is a kernel, to look for faults."""
-    nodes = without_copies_to_write(used_nodes(graph), graph)
+    nodes = without_copies_to_write(used_nodes(graph), graph, target)
     nodes, graph = split_reductions(without_result_copies(nodes, graph), graph, target)
     if fuses:
         nodes = inlined(nodes, graph, target)

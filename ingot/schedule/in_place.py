@@ -1,5 +1,5 @@
-"""Custom ops write in place again: a copy that is made for a call to write is not made where nobody
-reads the original afterwards.
+"""Custom ops, and on a GPU stores at places that tensors name, write in place again: a copy that is
+made for one to write is not made where nobody reads the original afterwards.
 
 The original is a temporary that is not read any more once the call has run, or an input whose final
 value is what the calls leave.
@@ -16,17 +16,26 @@ from ingot.loops.expr import Expr
 from ingot.loops.ir import Buffer, Library, LoopGraph, Node, Pointwise
 from ingot.loops.lowering.values import loops_over
 from ingot.loops.spaces import address_of
+from ingot.loops.target import CPU, Target
 from ingot.schedule.dependencies import readers_and_writers
 from ingot.schedule.reuse import are_alike, renamed
 from ingot.sequences import present
 
 
-def without_copies_to_write(nodes: Sequence[Node], graph: LoopGraph) -> list[Node]:
-    """The nodes, without copies of buffers that a custom op may as well write itself."""
+def without_copies_to_write(
+    nodes: Sequence[Node], graph: LoopGraph, target: Target = CPU
+) -> list[Node]:
+    """The nodes, without copies of buffers that a custom op, or a scatter, may as well write
+    itself.
+
+    On a CPU a scatter whose index is out of range raises an error, before which nothing is to be
+    written."""
     written: dict[str, None] = {}
     for node in nodes:
         if isinstance(node, Library) and node.ordered:
             written |= dict.fromkeys(node.mutates)
+        elif isinstance(node, Pointwise) and node.scatters and target.has_registers:
+            written[node.target] = None
     if not written:
         return list(nodes)
     walk = _Copies(nodes, graph)

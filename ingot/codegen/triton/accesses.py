@@ -160,7 +160,7 @@ class AccessWriter(BlockWriter):
             name = self.totals[store.buffer, store.index]
             self.line(f"{name} = {name} + {self.full(value).text}")
             return
-        if store.scatters:
+        if store.scatters and not self.is_apart(store, stage):
             raise unsupported("no-code", "a scatter has no Triton code", self.kernel.origin.where)
         pointer = self.pointer(store.buffer, self.index(store.index), axes)
         arguments = with_mask(self.joined_mask(axes))
@@ -171,6 +171,11 @@ class AccessWriter(BlockWriter):
         if self.blocks.persistent or not stage.loops:
             dtype = stage.body.instructions[store.value].dtype
             self.last_stores[store.buffer] = store.index, stage.loops, dtype, value
+
+    def is_apart(self, store: Store, stage: Stage) -> bool:
+        """Whether no two points of a kernel scatter to one element."""
+        is_shared = self.kernel.parallel == len(self.kernel.loops)
+        return store.mode == "store" and is_shared and not stage.loops
 
     def stored(self, i: Instruction, stage: Stage) -> Value | None:
         """The value that a load would read, if this thread has stored it and still holds it."""

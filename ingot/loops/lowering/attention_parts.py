@@ -7,12 +7,13 @@ weighs.
 from __future__ import annotations
 
 import math
+from functools import partial, reduce
 from typing import NamedTuple
 
 import torch
 
 from ingot.loops import ops
-from ingot.loops.expr import Expr, Symbol, loop_symbol
+from ingot.loops.expr import Expr, Symbol, as_expr, loop_symbol
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.values import Index, LoopTensor, Spec, contiguous
 from ingot.loops.spaces import contiguous_strides
@@ -21,6 +22,7 @@ FEWEST_BLOCKS = 256  # of threads, that keep a GPU busy
 FEWEST_ROWS = 8  # ... and rows of a batch a CPU
 SHORTEST = 256  # keys of a part
 MOST_QUERIES = 64  # that one block takes
+MOST_AT_ONCE = 32  # parts that each element of a result puts together by itself
 
 
 class Parts(NamedTuple):
@@ -35,15 +37,17 @@ class Parts(NamedTuple):
         return self.part * self.key.extent + self.key
 
 
-def parts_of(batch: int, queries: int, keys: int, fewest: int = FEWEST_BLOCKS) -> Parts | None:
+def parts_of(
+    batch: int, queries: int, keys: int, fewest: int = FEWEST_BLOCKS, shortest: int = SHORTEST
+) -> Parts | None:
     """The parts, of equal length, that as many batches of queries are worth; None for one.
 
-    There are to be `fewest` in all, if that is possible.
+    There are to be `fewest` in all, if that is possible, none of less than `shortest` keys.
     """
     count = 1
     if queries <= MOST_QUERIES:
         while batch * count < fewest and keys % (2 * count) == 0:
-            if keys // (2 * count) < SHORTEST:
+            if keys // (2 * count) < shortest:
                 break
             count *= 2
     if count == 1:
@@ -106,6 +110,38 @@ def put_together(
     if outs[1] is not None:
         of_logarithms = lw.computed(outs[1], logarithm, [top, total], cost=4)
     return lw.rounded_to(outs[0], value), of_logarithms
+
+
+def put_together_at_once(
+    lw: Lowering, out: Spec, results: LoopTensor, logarithms: LoopTensor, zero_rows: bool
+) -> LoopTensor:
+    """The same without sums of rows in memory, in one kernel: an element of the result looks at all
+    parts. That takes less than another launch where parts and rows are few."""
+    parts = results.sizes[1].constant or 0
+
+    def result(index: Index) -> int:
+        batch, row, column = index
+        places = [as_expr(part) for part in range(parts)]
+        of_parts = [logarithms.load((batch, part, row)) for part in places]
+        top = reduce(partial(ops.apply, "maximum"), of_parts)
+        is_empty = ops.apply("eq", top, _number(-math.inf))
+        base = ops.apply("where", is_empty, _number(0.0), top)
+        total, terms = _number(0.0), _number(0.0)
+        for part, logarithm in zip(places, of_parts):
+            weight = ops.apply("exp", ops.apply("sub", logarithm, base))
+            term = ops.apply("mul", weight, results.load((batch, part, row, column)))
+            nothing = ops.apply("eq", logarithm, _number(-math.inf))
+            term = ops.apply("where", nothing, _number(0.0), term)
+            total, terms = ops.apply("add", total, weight), ops.apply("add", terms, term)
+        quotient = ops.apply("div", terms, total)
+        if not zero_rows:
+            return quotient
+        return ops.apply("where", _is_zero(total), _number(0.0), quotient)
+
+    batch, _, rows, columns = results.sizes
+    whole = contiguous((batch, rows, columns), torch.float32)._replace(device=out.device)
+    value = lw.computed(whole, result, [results, logarithms], cost=8 * parts)
+    return lw.rounded_to(out, value)
 
 
 def _number(value: float) -> int:
