@@ -61,6 +61,23 @@ def test_some_ways() -> None:
         require(rank)
 
 
+def require_whole(ranks: int, sharding: str, every: str) -> None:
+    for one in on_ranks(ranks, "tests.fully_shard_ranks:find_whole", sharding, every):
+        assert one["differs"] < 1e-5 and one["breaks"] == 0
+        assert one["graphs"] == ["FSDPOdd"]
+
+
+def test_whole_model_in_turn_with_eager() -> None:
+    require_whole(2, "default", "3")
+
+
+@long
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("sharding", ["default", "kept", "in half"])
+def test_whole_models(ranks: int, sharding: str) -> None:
+    require_whole(ranks, sharding, "0")
+
+
 @long
 @pytest.mark.parametrize("sharding", SHARDINGS)
 def test_two_ranks(sharding: str) -> None:
