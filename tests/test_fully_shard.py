@@ -98,9 +98,10 @@ def test_many_blocks_memory_and_hooks() -> None:
         many = rank["many"]
         assert many["differs"] < 1e-5 and not many["variants"]
         first, second = many["compilations"]
-        assert first == second <= 2 + 2 * 24  # the start; each block, and what follows it
+        assert first == second == 1
         memory, seconds = rank["memory"], rank["seconds"]
-        assert memory["blocks"] == memory["model"] == memory[""]
+        assert memory["blocks"] == memory[""]
         assert memory[""][0] > 0 and memory[""][1] == 0
-        for way in ("blocks", "model"):
-            assert seconds[way] < 2 * seconds[""], seconds
+        assert memory["model"] == [0] * 4  # FSDP has gathered none
+        assert seconds["blocks"] < 2 * seconds[""], seconds
+        assert seconds["model"] < seconds[""], seconds
