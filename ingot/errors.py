@@ -48,7 +48,7 @@ class Evidence(NamedTuple):
     `guards` led there: the decision holds for as long as they do. The graph can be broken before
     the instruction number `step`, unless it is `in_one_piece`. `asked_compiling`: the program has
     asked whether it is compiled. `break_is_error`: it has asked for an error where its graph
-    breaks.
+    breaks. `gathers`: the graph does there what hooks of FSDP do.
     """
 
     guards: Any = None
@@ -56,6 +56,7 @@ class Evidence(NamedTuple):
     in_one_piece: bool = False
     asked_compiling: bool = False
     break_is_error: bool = False
+    gathers: bool = False
 
 
 class Unsupported(IngotError):

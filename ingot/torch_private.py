@@ -316,6 +316,7 @@ wrap_for_grad = find("torch._C._functorch._wrap_for_grad")
 
 # -- torch.distributed -----------------------------------------------------------------------------
 
+apply_to_tensors = find("torch.distributed.utils._apply_to_tensors", optional=True)
 ProcessGroup = find("torch._C._distributed_c10d.ProcessGroup", optional=True)
 collectives = find("torch.ops._c10d_functional")
 default_group = find("torch.distributed.distributed_c10d._get_default_group", optional=True)
@@ -519,6 +520,13 @@ MARKS = frozenset({
     # of DTensors, their class and their losses, which only a program of such tensors loads
     "_allow_implicit_replication", "_custom_op_handlers", "_disable_custom_loss_ops",
     "_enable_custom_loss_ops", "_local_tensor", "_op_dispatcher", "_spec",
+    # of FSDP's states, groups and parameters, which only a program that shards has: without one its
+    # hooks run
+    "_fsdp_param_group", "_fsdp_param_groups", "_get_module_fsdp_state", "_is_root", "_lazy_init",
+    "_modules", "_module_info", "_mp_policy", "_orig_dtype", "_orig_size",
+    "_post_forward_hook_handle", "_pre_forward_hook_handle", "_reduce_dtype",
+    "_sharded_param_data", "_sharded_state", "_state_ctx", "_training_state",
+    "_all_reduce_hook", "_get_gradient_divide_factors",
     "_forward_cls",  # of a node whose class a torch.autograd.Function has made
     "_has_symbolic_sizes_strides",  # of a tensor whose sizes torch says are symbols
     "_initialize_hook",  # of a lazy module that has no parameters yet

@@ -383,3 +383,94 @@ def _seconds(model: nn.Module) -> float:
                 model(x)
             rounds.append(time.process_time() - start)
     return min(rounds[2:])
+
+
+# -- whole models as one graph ---------------------------------------------------------------------
+
+
+class Odd(nn.Module):
+    """Sizes that no number of ranks divides, a parameter that is not used and one that is used
+    twice, units within units, and a forward that looks at its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, WIDTH)
+        self.outer = nn.Sequential(nn.Linear(WIDTH, 5), Block(0), nn.Linear(WIDTH, 3))
+        self.outer[1].norm = nn.Identity()
+        self.outer[1].first, self.outer[1].second = nn.Linear(5, 1), nn.Linear(1, WIDTH)
+        self.outer[1].skip = nn.Linear(5, WIDTH)
+        self.outer[1].forward = self._of_block
+        self.back = nn.Linear(3, WIDTH)
+        self.unused = nn.Parameter(torch.randn(3))
+        self.scale = nn.Parameter(torch.tensor([1.5]))
+
+    def _of_block(self, x: Tensor) -> Tensor:
+        block = self.outer[1]
+        return block.skip(x) + block.second(torch.tanh(block.first(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.to(next(self.back.parameters()).dtype)
+        places = (x.detach() * 3).abs().long().clamp(max=6)[:, 0]
+        x = self.embedding(places) + x
+        x = self.back(self.outer(x)) * self.scale
+        return (x @ self.embedding.weight.T)[:, :4]
+
+
+def _odd(dtypes: Any = None, **options: Any) -> Any:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    torch.manual_seed(0)
+    model, mesh = Odd(), _mesh()
+    for unit in (model.outer[1], model.outer, model):
+        if dtypes is not None:
+            result = torch.float32 if unit is model else None
+            options["mp_policy"] = MixedPrecisionPolicy(*dtypes, output_dtype=result)
+        fully_shard(unit, mesh=mesh, **options)
+    return model
+
+
+def _steps(model: Any, optimizer: Any, calls: Iterator[Any]) -> Iterator[list[Any]]:
+    """Steps of two backwards each; the next of `calls` is called for each forward."""
+    for k in range(STEPS):
+        losses = []
+        for part in range(2):
+            losses.append(_loss(next(calls), 2 * k + part))
+            losses[-1].backward()
+        gradients = [_numbers(p.grad) for p in model.parameters()]
+        optimizer.step()
+        optimizer.zero_grad()
+        model.eval()
+        with torch.inference_mode(k == 1), torch.no_grad():
+            after = _loss(next(calls), k)
+        model.train()
+        model.reshard()
+        yield [*map(_numbers, losses), gradients, _numbers(after), _state(model)]
+
+
+ODD: dict[str, Callable[[], Any]] = {
+    "default": _odd,
+    "kept": partial(_odd, reshard_after_forward=False),
+    "in half": partial(_odd, (torch.bfloat16, torch.float16)),
+}
+
+
+def find_whole(sharding: str, every: str) -> dict[str, Any]:
+    """How far an odd model is from eager, of whose calls every so manieth runs in eager, and what
+    was compiled."""
+    warnings.simplefilter("ignore")
+    both = []
+    for is_compiled in (False, True):
+        model = ODD[sharding]()
+        whole = ingot.compile(model) if is_compiled else model
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        both.append(list(_steps(model, optimizer, _in_turn(whole, model, int(every)))))
+    breaks = sum(ingot.counters()["breaks"].values())
+    return {"differs": distance(*both), "graphs": _graphs(), "breaks": breaks}
+
+
+def _in_turn(whole: Any, model: Any, every: int) -> Iterator[Any]:
+    """What is called for each forward."""
+    count = 0
+    while True:
+        count += 1
+        yield model if every and count % every == 0 else whole

@@ -38,6 +38,7 @@ from ingot.capture.values.cached import refuse_shared
 from ingot.capture.values.controls import BreakIsError
 from ingot.capture.values.exceptions import ExceptionValue
 from ingot.capture.values.functions import FunctionValue
+from ingot.capture.values.gathered import Gathers, leave_to_hooks, require_ended
 from ingot.capture.values.modes import refuse_inside
 from ingot.capture.values.tensor_hooks import refuse_changed
 from ingot.capture.values.torch_functions import CompilingAnswer
@@ -242,10 +243,12 @@ def capture_continuation(chain: Chain, state: Sequence[Any], request: Request) -
 
 class Attempt(NamedTuple):
     """One way to capture: to the end of the function or, given a reason to break the graph, to that
-    place. `says_compiling` is what a program hears that asks whether it is compiled."""
+    place. `says_compiling` is what a program hears that asks whether it is compiled. `hooked` is
+    why hooks of FSDP run in eager, where the graph was to do what they do."""
 
     end: Unsupported | None = None
     says_compiling: bool = True
+    hooked: Unsupported | None = None
 
 
 def _capture(enter: Enter, request: Request) -> Captured:
@@ -273,6 +276,8 @@ def _attempt_after(attempt: Attempt, reason: Unsupported, request: Request) -> A
     To end before what cannot be captured; and to say no to a program that asked whether it is
     compiled, where yes leads to an error, as eager's answer may not."""
     end, step = attempt.end, reason.evidence.step
+    if reason.evidence.gathers:
+        return Attempt(says_compiling=attempt.says_compiling, hooked=without_frames(reason))
     if end is None:
         if reason.evidence.break_is_error and not isinstance(reason, EagerRaises):
             raise GraphBreakError(without_frames(reason)) from None
@@ -285,7 +290,7 @@ def _attempt_after(attempt: Attempt, reason: Unsupported, request: Request) -> A
             return attempt._replace(end=reason)
     if isinstance(reason, EagerRaises) and reason.evidence.asked_compiling:
         if attempt.says_compiling:
-            return Attempt(says_compiling=False)
+            return Attempt(says_compiling=False, hooked=attempt.hooked)
     if end is not None and reason is not end and not reason.skips:
         _blame(end, reason)
     return None
@@ -309,6 +314,8 @@ def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
     session.symbols, session.observed = request.symbols, request.observed
     session.speculative, session.input_types = request.speculative, request.inputs
     session.state(CompilingAnswer).answer = attempt.says_compiling
+    if attempt.hooked is not None:
+        leave_to_hooks(session, attempt.hooked)
     context.shapes.at_work = lambda: session.where
     if end is not None:
         assert end.evidence.step is not None
@@ -333,7 +340,8 @@ def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
         )
         reason.why = reason.why.led_by(spots(raised.stack))
         asked = session.state(CompilingAnswer).is_asked
-        reason.evidence = Evidence(guards, asked_compiling=asked)
+        gathers = session.state(Gathers).is_inside
+        reason.evidence = Evidence(guards, asked_compiling=asked, gathers=gathers)
         raise reason from None
     except Unsupported as reason:
         reason.evidence = _evidence(session, reason, end)
@@ -352,20 +360,22 @@ def _capture_to(attempt: Attempt, enter: Enter, request: Request) -> Captured:
 def _evidence(session: Session, reason: Unsupported, end: Unsupported | None) -> Evidence:
     """What a capture that fails knew of the reason."""
     in_one_piece, asked = session.graph.in_one_piece, session.state(CompilingAnswer).is_asked
+    gathers = session.state(Gathers).is_inside
     if reason is end:  # the first capture has seen more: what led to the error
         known = reason.evidence
         in_one_piece = in_one_piece or known.in_one_piece
-        return known._replace(in_one_piece=in_one_piece, asked_compiling=asked)
+        return known._replace(in_one_piece=in_one_piece, asked_compiling=asked, gathers=gathers)
     step = reason.why.step
     if step is None and end is None:
         step = session.broken_at
     is_error = session.state(BreakIsError).holds
-    return Evidence(session.guards, step, in_one_piece, asked, is_error)
+    return Evidence(session.guards, step, in_one_piece, asked, is_error, gathers)
 
 
 def _finish(
     session: Session, results: Results, recipe: Recipe, end: Unsupported | None
 ) -> Captured:
+    require_ended(session)
     results.check_dropped()
     wait_for_dropped(session, results.has)
     recorder: GraphRecorder = session.graph

@@ -278,6 +278,25 @@ class Effects:
             self._fields[id(storage)] = fields
         return fields
 
+    def stand_in(self, storage: dict[Any, Any], key: Any, value: Value) -> None:
+        """Has reads of a dict from outside find a value under a key, which is never written."""
+        owner = ReadyValue(ConstSource(storage))
+
+        def store(key: Any, value: Value) -> Operation:
+            return Operation(dict.__setitem__, (owner, ConstantValue(key), value))
+
+        def remove(key: Any) -> Operation:
+            return Operation(_remove_item, (owner, ConstantValue(key)))
+
+        fields = self._fields_of(storage, store, remove)
+        fields.written[key], fields.entries = value, None
+
+    def step_back(self, storage: dict[Any, Any], key: Any) -> None:
+        """The dict is again as it was before that."""
+        fields = self._fields[id(storage)]
+        del fields.written[key]
+        fields.entries = None
+
     # -- names and keys ----------------------------------------------------------------------------
 
     def fields(self, storage: Any) -> Fields | None:

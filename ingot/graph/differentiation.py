@@ -59,10 +59,11 @@ class _Begin(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, primal: Any, leaf: Any) -> Any:  # type: ignore[override]
         ctx.mark_dirty(primal)
+        ctx.set_materialize_grads(False)  # what nothing depends on has no gradient
         return primal
 
     @staticmethod
-    def backward(ctx: Any, tangent: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, tangent: Tensor | None) -> Any:  # type: ignore[override]
         return None, tangent
 
 

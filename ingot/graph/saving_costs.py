@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from ingot.graph.aten_tracer import BEHIND
+from ingot.graph.aten_tracer import AGAIN, BEHIND
 from ingot.graph.control_ops import cond, scan, while_loop
 from ingot.graph.geometry import at_hand
 from ingot.graph.min_cut import INFINITE
@@ -92,6 +92,8 @@ class Costs:
         """Whether a value is computed again with its checkpointed region, whatever that costs."""
         if not is_checkpointed(node) or "saved" in node.meta:
             return False
+        if node.meta["region"] == AGAIN:
+            return True
         if node not in self._varying:
             return True
         return not (_leaves_region(node) or self._is_compared_statistic(node))

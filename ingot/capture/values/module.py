@@ -16,9 +16,9 @@ from ingot.capture.values.base import NULL, Arguments, Callee, Keywords, LazyVal
 from ingot.capture.values.constant import ConstantValue
 from ingot.capture.values.containers import DictValue
 from ingot.capture.values.functions import BoundMethod, FunctionValue
+from ingot.capture.values.gathered import forwarded
 from ingot.capture.values.objects import ObjectValue, bind_member, instance_dict
 from ingot.capture.values.wrap import wraps
-from ingot.reasons import HOOKED
 from ingot.torch_private import call_impl, rnn_weights_have_changed, wrapped_call_impl
 
 if TYPE_CHECKING:
@@ -157,7 +157,8 @@ def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded
     if not isinstance(module, ModuleValue):
         raise session.unsupported("call", f"a call of {module.describe()}")
     _refuse_lazy(session, module)
-    _refuse_sharded(session, module)
+    if is_sharded_class(module.cls):
+        return forwarded(session, module, args, kwargs)
     names = [name for name in _HOOKS if _has_hooks(session, module.get_attribute(session, name))]
     for name, table in _OF_ALL_MODULES.items():
         if _has_hooks(session, session.wrap(_TORCH[table.key], table)):
@@ -216,13 +217,6 @@ def _refuse_lazy(session: Session, module: ModuleValue) -> None:
         raise session.unsupported(
             "lazy-module", f"{module.describe()} has not got its parameters yet"
         )
-
-
-def _refuse_sharded(session: Session, module: ModuleValue) -> None:
-    """A module of FSDP has its parameters between two hooks alone, which run in eager."""
-    if is_sharded_class(module.cls):
-        sentence = f"{module.describe()} is sharded by FSDP: its hooks run in eager"
-        raise session.unsupported("module-hook", sentence, action=HOOKED)
 
 
 _TORCH: dict[str, Any] = vars(torch.nn.modules.module)

@@ -16,6 +16,7 @@ from ingot.graph.passes.attention import recognize_attention
 from ingot.graph.passes.constants import fold_constants
 from ingot.graph.passes.cse import share_common_subexpressions
 from ingot.graph.passes.dead_code import ask_for_less, remove_dead_code
+from ingot.graph.passes.gathers import gather_early, reduce_late
 from ingot.graph.passes.layouts import choose_layouts
 from ingot.graph.passes.linear import recognize_linear
 from ingot.graph.passes.margins import give_margins
@@ -71,6 +72,8 @@ _RECOGNITION: Passes = (
 )
 _ENDING: Passes = (
     ("wait late", wait_late),
+    ("gather early", gather_early),
+    ("reduce late", reduce_late),
     ("give outputs memory of their own", own_outputs),
     ("verify", verify),
 )
