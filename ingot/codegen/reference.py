@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ingot.codegen.reference_attention import attention, attention_backward
+from ingot.loops.depthwise import DepthwiseGradient
 from ingot.loops.expr import ZERO, Expr, Symbol
 from ingot.loops.ir import (
     Access,
@@ -354,6 +355,10 @@ def _run_reduction(
     )
 
 
+def _run_depthwise_gradient(node: DepthwiseGradient, *rest: Any) -> None:
+    _run_reduction(node.sums, *rest)
+
+
 def _run_scan(
     node: Scan, graph: LoopGraph, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]
 ) -> None:
@@ -552,6 +557,7 @@ _RUN: dict[type, Any] = {
     Attention: _run_attention,
     AttentionBackward: _run_attention,
     Contraction: _run_contraction,
+    DepthwiseGradient: _run_depthwise_gradient,
     Library: _run_library,
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ingot.loops.depthwise import DepthwiseGradient
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import (
     Access,
@@ -114,6 +115,8 @@ class _Writer:
             return [*lines, self.call(node)]
         if isinstance(node, (Attention, AttentionBackward)):
             return [*lines, self.attention(node)]
+        if isinstance(node, DepthwiseGradient):
+            node = node.sums
         loops, body = _nest(node)
         names = ", ".join(map(str, loops)) or "_"
         extents = ", ".join(str(loop.extent) for loop in loops)

@@ -9,6 +9,7 @@ import torch
 
 from ingot.errors import CompilerBug
 from ingot.loops import ops
+from ingot.loops.depthwise import DepthwiseGradient
 from ingot.loops.expr import ZERO, Expr, Symbol, integer, known_less_equal
 from ingot.loops.ir import (
     REDUCTIONS,
@@ -29,7 +30,7 @@ from ingot.loops.ir import (
     View,
     views_in,
 )  # fmt: skip
-from ingot.loops.spaces import address_of
+from ingot.loops.spaces import address_of, contiguous_strides
 
 
 def verify(graph: LoopGraph, stage: str = "lower") -> None:
@@ -86,6 +87,8 @@ class _Check:
             self.attention_backward(node)
         elif isinstance(node, Contraction):
             self.contraction(node)
+        elif isinstance(node, DepthwiseGradient):
+            self.depthwise_gradient(node)
 
     def window(self, view: View) -> None:
         self.require(
@@ -180,6 +183,24 @@ class _Check:
         )
         if not empty:
             self.within(target, *_range(node.index))
+
+    def depthwise_gradient(self, node: DepthwiseGradient) -> None:
+        """As `DepthwiseGradient` describes it, and kernels rely on."""
+        parts, *_, channels = node.target.sizes
+        for view in (node.images, node.tangent):
+            self.window(view)
+            sizes = view.sizes
+            self.require(sizes[1] is channels, f"{view.buffer} has {sizes[1]} channels")
+            self.require(None not in [n.constant for n in sizes[1:]], "an image's sizes vary")
+            strides = contiguous_strides([sizes[0], *sizes[2:], sizes[1]])
+            laid = strides[0], strides[3], *strides[1:3]
+            self.require(view.strides == laid, f"{view.buffer} does not lie channels last")
+        self.require((parts.constant or 0) > 0, "the number of parts varies")
+        self.require(node.images.sizes[0] is node.tangent.sizes[0], "numbers of images differ")
+        self.require(
+            node.target.strides == contiguous_strides(node.target.sizes), "parts lie apart"
+        )
+        self.nest(node.sums)
 
     def contraction(self, node: Contraction) -> None:
         loops = (*node.loops, *node.reduced)

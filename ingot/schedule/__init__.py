@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ingot.loops.depthwise import DepthwiseGradient
 from ingot.loops.ir import (
     Attention,
     AttentionBackward,
@@ -24,6 +25,7 @@ from ingot.schedule.contraction import build_contraction
 from ingot.schedule.copies import with_copies
 from ingot.schedule.cost import work_per_point
 from ingot.schedule.dependencies import used_nodes
+from ingot.schedule.depthwise import depthwise_kernel
 from ingot.schedule.fuse import fuse
 from ingot.schedule.groups import Group
 from ingot.schedule.horizontal import side_by_side
@@ -116,6 +118,8 @@ def _step(
             group.members, internal, graph.buffers, tiling, group.prologues
         )
         return _launch(kernel, arguments, group, target)
+    if isinstance(first, DepthwiseGradient):
+        return _launch(*depthwise_kernel(first, graph.buffers, target), group, target)
     assert group.overlay is not None
     kernel, arguments = build_kernel(group.overlay, internal, graph.buffers, target)
     if target.has_registers and kernel.rows and not keeps_rows(kernel):

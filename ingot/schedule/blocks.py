@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ingot.loops.depthwise import TILE as TILE_OF_SUMS
+from ingot.loops.depthwise import WARPS as WARPS_OF_SUMS
 from ingot.loops.expr import ONE, ZERO, Expr, minimum
 from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Kernel, Stage, ceil_div, scaling
@@ -61,6 +63,9 @@ class Blocks:
         """How many there would be if each took its points alone."""
         if kernel.product is not None:
             return kernel.points
+        if kernel.depthwise is not None:
+            parts, *_, channels = kernel.depthwise.target.sizes
+            return parts * ceil_div(channels, self.points)
         if not self.tile:
             return ceil_div(kernel.points, kernel.run or self.points)
         *rest, tile, vector = kernel.loops
@@ -88,6 +93,9 @@ def choose_blocks(kernel: Kernel) -> Blocks:
         tiling = kernel.product.tiling
         assert tiling is not None
         return Blocks(tiling.columns, tiling.depth, tiling.rows, warps=tiling.warps)
+    if kernel.depthwise is not None:
+        columns = kernel.depthwise.piece.columns
+        return Blocks(TILE_OF_SUMS // columns, columns, warps=WARPS_OF_SUMS)
     rows = _rows(kernel)
     if kernel.run:
         blocks = rows_of_run(rows[0].constant or 0)
@@ -133,7 +141,7 @@ def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition,
     for row in rows:
         if row.constant is None:
             unknown.append(row)
-    if kernel.run or kernel.product is not None:
+    if kernel.run or kernel.product is not None or kernel.depthwise is not None:
         return result
     if _is_columns(kernel):
         if kernel.points.constant is not None:

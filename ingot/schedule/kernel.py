@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
+from ingot.loops.depthwise import DepthwiseGradient
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Access, Body, BodyBuilder, Instruction, Origin, Visit
 from ingot.loops.spaces import points_of
@@ -238,7 +239,8 @@ class Kernel:
     `blocking` says what a GPU's blocks are chosen by.
 
     With a `product`, `loops` are its batch loops, all parallel, and the parallel range has its
-    blocks besides.
+    blocks besides. A GPU's kernel that computes a `depthwise` convolution's gradient has the loops
+    of its meaning, and is written from the node.
     """
 
     name: str
@@ -254,6 +256,7 @@ class Kernel:
     table: int = 0
     run: int = 0
     blocking: Blocking = Blocking()
+    depthwise: DepthwiseGradient | None = None
 
     def __hash__(self) -> int:
         """That of its fields, which takes long."""

@@ -24,6 +24,8 @@ def begun_at_offsets(step: KernelStep, target: Target) -> KernelStep:
     if not isinstance(kernel, Kernel):
         return step
     product = kernel.product
+    if kernel.depthwise is not None:
+        return step
     if product is not None and (target.has_registers or product.weights is not None):
         return step
     first: dict[str, Expr] = {}

@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar
 
+from ingot.loops.depthwise import DepthwiseGradient
 from ingot.loops.ir import (
     Attention,
     AttentionBackward,
@@ -245,5 +246,6 @@ _RENAMED: dict[type, Any] = {
     Contraction: _renamed_contraction,
     Attention: _renamed_views,
     AttentionBackward: _renamed_views,
+    DepthwiseGradient: _renamed_views,
     Library: renamed_library,
 }

@@ -23,6 +23,16 @@ def multiply(a, b):
 
 
 @triton.jit
+def add_three(a0, a1, a2, b0, b1, b2):
+    return a0 + b0, a1 + b1, a2 + b2
+
+
+@triton.jit
+def add_five(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
+
+
+@triton.jit
 def divide_by_few(a, b):
     """a / b, rounded once, where there are many `a` to each `b`: by its inverse, and the rest that
     this leaves (Markstein, 1990). A tiny `b`, whose inverse is infinite, is scaled."""

@@ -88,6 +88,10 @@ def write_kernel(
         from ingot.codegen.triton.product import ProductWriter
 
         writer = ProductWriter if kernel.product.weights is None else AttentionWriter
+    elif kernel.depthwise is not None:
+        from ingot.codegen.triton.depthwise import DepthwiseWriter
+
+        writer = DepthwiseWriter
     elif not form.blocks.persistent:
         kernel = in_one_pass(kernel)
     return writer(kernel, form.blocks, form.short, sizes).write()

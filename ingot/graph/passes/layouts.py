@@ -35,6 +35,9 @@ FEWEST_RESULTS = 8
 SMALL_WINDOW = 9
 """... which costs more than converting the images if the window has more elements than this."""
 
+WINDOW_OF_LOOPS = 25
+"""Elements of the largest window of a depthwise convolution that is loops on a GPU."""
+
 CHEAP_SUM = 128
 """A convolution that sums this many products for an element gains about what the conversion of one
 element takes."""
@@ -213,7 +216,7 @@ def _is_of_channels(node: Any) -> bool:
         return False
     if geometry.has_symbols(weight.shape):
         return False
-    return 1 < math.prod(weight.shape[2:]) <= SMALL_WINDOW
+    return 1 < math.prod(weight.shape[2:]) <= WINDOW_OF_LOOPS
 
 
 def _images(node: Node) -> list[Node]:

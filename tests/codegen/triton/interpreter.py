@@ -77,7 +77,9 @@ class _Bounds:
         self.ranges = [(t.data_ptr(), t.data_ptr() + t.numel() * t.element_size()) for t in tensors]
 
     def check(self, pointers: Any, mask: Any) -> None:
-        touched = pointers.data[np.broadcast_to(mask.data, pointers.data.shape)]
+        # a mask that was made of numbers holds integers
+        mask = np.broadcast_to(mask.data, pointers.data.shape).astype(bool)
+        touched = pointers.data[mask]
         inside = np.zeros(touched.shape, bool)
         for begin, end in self.ranges:
             inside |= (touched >= begin) & (touched < end)
