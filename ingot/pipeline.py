@@ -59,6 +59,7 @@ from ingot.runtime.program import Program
 from ingot.runtime.training import TrainingProgram, WithLeaves
 from ingot.runtime.windows import Windows, WithWindows
 from ingot.schedule import schedule
+from ingot.schedule.few_rows import FewRows
 from ingot.torch_private import GRADIENTS, require
 
 if TYPE_CHECKING:
@@ -296,9 +297,7 @@ def build(
         loops = log.loops = lower(aten, row.supported(), options.numerics == "fast", target)
         verify(loops)  # 1% of the time, and what is wrong does not reach anybody's memory
     with log.stage("schedule"):
-        tuner = None
-        if options.tunes:
-            tuner = _tuner(device)
+        tuner = _tuner(device, options.tunes)
         plan = log.plan = schedule(loops, log.decisions.append, frugal, target, tuner)
     if tuner is not None:
         log.tuned += tuner.notes
@@ -369,13 +368,17 @@ def _detached_windows(aten: AtenGraph, fakes: Sequence[Any]) -> list[OutputWindo
     return windows
 
 
-def _tuner(device: torch.device) -> Tuner | None:
-    """What chooses among ways to compute a product, on a GPU."""
+def _tuner(device: torch.device, measures: bool) -> Tuner | FewRows | None:
+    """What chooses among ways to compute a product, on a GPU, by times that it `measures` or by an
+    estimate."""
     if device.type == "cpu" or torch.version.hip:
         return None
     from ingot.runtime.measuring import Measurement, chip_of
+
+    chip = chip_of(device)
+    if not measures:
+        return FewRows(chip)
     from ingot.runtime.tuning import Tuner
 
     full = float32_precisions()[0] != "tf32"
-    chip = chip_of(device)
     return Tuner(chip, Measurement(device, chip), ("ieee",) if full else ("ieee", "tf32"))
