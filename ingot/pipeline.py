@@ -59,6 +59,7 @@ from ingot.runtime.program import Program
 from ingot.runtime.training import TrainingProgram, WithLeaves
 from ingot.runtime.windows import Windows, WithWindows
 from ingot.schedule import schedule
+from ingot.schedule.few_rows import FewRows
 from ingot.torch_private import GRADIENTS, require
 
 if TYPE_CHECKING:
@@ -373,10 +374,9 @@ class Building:
             verify(self._loops)
 
     def _schedule(self) -> None:
-        log, tuner = self._log, None
+        log = self._log
         with log.stage("schedule"):
-            if self._options.tunes:
-                tuner = _tuner(self._device)
+            tuner = _tuner(self._device, self._options.tunes)
             note = log.decisions.append
             self._plan = schedule(self._loops, note, self._frugal, self._target, tuner)
             log.plan = self._plan
@@ -459,13 +459,17 @@ def _detached_windows(aten: AtenGraph, fakes: Sequence[Any]) -> list[OutputWindo
     return windows
 
 
-def _tuner(device: torch.device) -> Tuner | None:
-    """What chooses among ways to compute a product, on a GPU."""
+def _tuner(device: torch.device, measures: bool) -> Tuner | FewRows | None:
+    """What chooses among ways to compute a product, on a GPU, by times that it `measures` or by an
+    estimate."""
     if device.type == "cpu" or torch.version.hip:
         return None
     from ingot.runtime.measuring import Measurement, chip_of
+
+    chip = chip_of(device)
+    if not measures:
+        return FewRows(chip)
     from ingot.runtime.tuning import Tuner
 
     full = float32_precisions()[0] != "tf32"
-    chip = chip_of(device)
     return Tuner(chip, Measurement(device, chip), ("ieee",) if full else ("ieee", "tf32"))

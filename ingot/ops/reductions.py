@@ -22,11 +22,12 @@ from ingot.graph.meta.trials import dtypes, probe, tried_out
 from ingot.graph.schemas import bind
 from ingot.graph.symbolic_views import is_symbolic
 from ingot.loops import ops
-from ingot.loops.expr import ONE, ZERO, Expr, product
+from ingot.loops.expr import ONE, ZERO, Expr, as_expr, product
+from ingot.loops.ir import Fault
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import pointwise, simple
 from ingot.loops.lowering.rules import NotLowered, Rule
-from ingot.loops.lowering.values import LoopTensor, Spec, compute_dtype, contiguous
+from ingot.loops.lowering.values import Index, LoopTensor, Spec, compute_dtype, contiguous, numel
 from ingot.ops.op import op
 from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
@@ -142,7 +143,57 @@ def _position(kind: str) -> Rule:
 
 def position(lw: Lowering, out: Spec, kind: str, x: LoopTensor, dim: int | None) -> LoopTensor:
     dims = dims_of(dim, len(x.sizes))
+    parts = _parts_of_rows(lw, x, dims)
+    if parts > 1:
+        return _position_in_parts(lw, out, kind, x, parts)
     return lw.reduce(out, kind, x, dims, compute_dtype(x.dtype), same, result_dtype=torch.int64)
+
+
+SHORTEST_PART = 1024  # elements of a row's part that has a block of threads for itself
+
+
+def _parts_of_rows(lw: Lowering, x: LoopTensor, dims: Sequence[int]) -> int:
+    """Into how many equal parts a GPU cuts long rows, of which there are too few to keep it
+    busy."""
+    rows, length = numel(x.sizes[:-1]).constant, x.sizes[-1:] and x.sizes[-1].constant
+    if not lw.target.has_registers or list(dims) != [len(x.sizes) - 1] or not (rows and length):
+        return 1
+    goal = min(lw.target.splitting.parallel_points // rows, length // SHORTEST_PART)
+    return max((parts for parts in range(2, goal + 1) if length % parts == 0), default=1)
+
+
+_INSIDE = Fault(IndexError, "a position is outside of its row")  # which cannot be
+
+
+def _position_in_parts(lw: Lowering, out: Spec, kind: str, x: LoopTensor, parts: int) -> LoopTensor:
+    """The position in each part of a row, and that of the part whose extreme is the row's: the
+    first of equal ones, as in a whole row."""
+    lw.share(x)
+    dtype, (*rest, whole) = compute_dtype(x.dtype), x.sizes
+    length, at = whole // parts, len(rest)
+
+    def place(index: Index) -> Index:
+        return (*index[:at], index[at] * length + index[at + 1])
+
+    cut = lw.mapped(x, contiguous((*rest, as_expr(parts), length), x.dtype), place)
+    each = contiguous((*rest, as_expr(parts)), torch.int64)._replace(device=out.device)
+    inner = lw.reduce(each, kind, cut, [at + 1], dtype, same, result_dtype=torch.int64)
+
+    def extreme(index: Index) -> int:
+        found = ops.indirect(inner.load(index), length, _INSIDE)
+        return x.load(place((*index, found)))
+
+    extremes = LoopTensor(each.sizes, each.strides, x.dtype, extreme)
+    row = contiguous(rest, torch.int64)._replace(device=out.device)
+    outer = lw.reduce(row, kind, extremes, [at], dtype, same, result_dtype=torch.int64)
+
+    def position_in_row(index: Index) -> int:
+        part = outer.load(index)
+        inside = inner.load((*index, ops.indirect(part, parts, _INSIDE)))
+        begin = apply("mul", part, ops.index(length, torch.int64))
+        return apply("add", begin, inside)
+
+    return lw.reshaped(lw.computed(row, position_in_row, [outer, inner]), out)
 
 
 def _with_position(kind: str) -> Rule:

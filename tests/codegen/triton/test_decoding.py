@@ -1,4 +1,4 @@
-"""Attention of one query on a GPU that is not there: plans, and values under Triton's
+"""What makes one token on a GPU that is not there: plans, and values under Triton's
 interpreter."""
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ingot.graph.passes.pipeline import PASSES, run_passes
 from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
+from ingot.ops import reductions
 from ingot.schedule import schedule
 from ingot.schedule.plan import KernelStep, Plan
 from tests.codegen.triton.interpreting import INTERPRETED, interpreted, run_interpreted
@@ -40,6 +41,7 @@ compiled = pytest.mark.skipif(INTERPRETED, reason="compiles")
 
 
 ARITIES: dict[int, Callable[..., Any]] = {
+    1: lambda fn: lambda x: fn(x),
     5: lambda fn: lambda q, k, v, position, new: fn(q, k, v, position, new),
     3: lambda fn: lambda q, k, v: fn(q, k, v),
     4: lambda fn: lambda q, k, v, mask: fn(q, k, v, mask),
@@ -219,3 +221,34 @@ def test_what_is_read_afterwards_is_copied_before() -> None:
 
     args = cached(keys=4096)
     assert moved(planned(kept, *args)) > 3 * args[1].nbytes
+
+
+# -- the position of the largest of a long row -----------------------------------------------------
+
+LARGEST: dict[str, Callable[[Tensor], Any]] = {
+    "argmax": lambda x: x.argmax(-1),
+    "kept": lambda x: x.argmin(-1, keepdim=True),
+    "of a token": lambda x: x[:, None][:, -1].argmax(-1),
+    "with the value": lambda x: (x * 2).max(-1),
+}
+
+
+@interpreted
+@pytest.mark.parametrize("name", LARGEST)
+def test_positions_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of equal numbers, or of those that are NaN."""
+    monkeypatch.setattr(reductions, "SHORTEST_PART", 16)
+    x = torch.randint(-20, 20, (3, 192), generator=torch.Generator().manual_seed(0)).half()
+    x[1, 150], x[2] = float("nan"), 1
+    expected = LARGEST[name](x)
+    plan = planned(LARGEST[name], x)
+    assert len(plan.steps) == 2
+    found = run(plan, [x])
+    for actual, other in zip(found, expected if isinstance(expected, tuple) else (expected,)):
+        torch.testing.assert_close(actual, other, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_long_row_is_shared_by_many_blocks() -> None:
+    each, together = planned(LARGEST["argmax"], torch.zeros(1, 128256)).steps
+    assert isinstance(each, KernelStep) and each.extent.constant == 96
+    assert isinstance(together, KernelStep)
