@@ -1,11 +1,11 @@
 """Training on several ranks, beside eager and torch.compile: `python -m benchmarks.distributed`.
 
-A model of blocks trains under DistributedDataParallel, FSDP2 (each block, or all of it, is a unit)
-and tensor parallel, in eager, torch.compile and Ingot, which take turns in each rank. The ranks are
-processes: as many as there are GPUs, with NCCL, and else `--ranks` of them with gloo. The figures
-are the median of a step, the ratio of each peer's time to Ingot's with its 90% interval, the most
-memory that a step takes beside what is there before it, and of one step's trace the communication
-in which nothing is computed.
+A model of blocks trains under DistributedDataParallel, FSDP2 (each block, or all of it, is a unit;
+the blocks are compiled, or the model) and tensor parallel, in eager, torch.compile and Ingot, which
+take turns in each rank. The ranks are processes: as many as there are GPUs, with NCCL, and else
+`--ranks` of them with gloo. The figures are the median of a step, the ratio of each peer's time to
+Ingot's with its 90% interval, the most memory that a step takes beside what is there before it, and
+of one step's trace the communication in which nothing is computed.
 
 `--simulate` runs nothing: it prices plans for 8 to 1,024 ranks, as benchmarks/distributed_plan.py
 says.
@@ -85,9 +85,15 @@ def _sharded_blocks(model: Blocks, compiled_by: Compiled, mesh: Any) -> Any:
 def _sharded_whole(model: Blocks, compiled_by: Compiled, mesh: Any) -> Any:
     from torch.distributed.fsdp import fully_shard
 
-    module = fully_shard(model, mesh=mesh)
-    module.forward = compiled_by(module.forward)  # type: ignore[arg-type, method-assign]
-    return module
+    return compiled_by(fully_shard(model, mesh=mesh))
+
+
+def _sharded_model(model: Blocks, compiled_by: Compiled, mesh: Any) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return compiled_by(fully_shard(model, mesh=mesh))
 
 
 def _tensor_parallel(model: Blocks, compiled_by: Compiled, mesh: Any) -> Any:
@@ -106,6 +112,7 @@ WAYS: dict[str, Callable[[Blocks, Compiled, Any], Any]] = {
     "ddp": _data_parallel,
     "fsdp": _sharded_blocks,
     "fsdp-whole": _sharded_whole,
+    "fsdp-model": _sharded_model,
     "tensor": _tensor_parallel,
 }
 

@@ -22,15 +22,12 @@ _FSDP = "torch.distributed.fsdp._fully_shard"
 
 
 def state_of(module: Any) -> Any:
-    """FSDP's state of a module; None for those that `fully_shard` has not sharded."""
+    """FSDP's state of a module; None for those that neither `fully_shard` nor `replicate` has."""
     states = sys.modules.get(f"{_FSDP}._fsdp_state")
     find = getattr(states, "_get_module_fsdp_state", None)
     if find is None:
         return None
-    state = find(module)
-    if type(state) is not states.FSDPState:  # type: ignore[union-attr]
-        return None  # `replicate` has a state of its own
-    return state
+    return find(module)
 
 
 def groups_of(state: Any) -> list[Any]:
@@ -63,9 +60,10 @@ def owners_of(parameter: Any) -> Iterator[tuple[nn.Module, str]]:
 # -- what is of the plain kind ---------------------------------------------------------------------
 
 
-def why_hooks_run(root: Any) -> str:
-    """Why the hooks of all modules below a root run in eager; "" where a graph may do what they
-    do."""
+def why_hooks_run(module: Any) -> str:
+    """Why the hooks of a root and all modules below it run in eager; "" where a graph may do what
+    they do."""
+    root = state_of(module)
     context = root._state_ctx
     if context.iter_forward_root is not None or context.post_backward_final_callback_queued:
         return "another call of it is under way"
@@ -79,8 +77,8 @@ def why_hooks_run(root: Any) -> str:
 
 
 def _why_of_state(state: Any) -> str:
-    if len(state._modules) > 1:
-        return "several modules have one group of parameters"
+    if state._modules_to_run_forward:
+        return "another call of it is under way"
     if state._training_state.name != "IDLE":
         return "another call of it is under way"
     return ""
@@ -88,12 +86,11 @@ def _why_of_state(state: Any) -> str:
 
 def _why_of_group(group: Any) -> str:
     """The first of these that holds."""
-    common = sys.modules[f"{_FSDP}._fsdp_common"]
     mesh = group.mesh_info
     facts = {
-        "it is on a mesh of other kinds than one dimension of shards": (
-            type(mesh) is not common.FSDPMeshInfo or mesh.mesh.ndim > 1
-        ),
+        "parameters are distributed in other ways, too": _get(mesh, "is_spmd_mesh"),
+        "set_requires_all_reduce is off": not group.all_reduce_grads,
+        "gradients wait to be reduced": group._partial_reduce_output is not None,
         "parameters are gathered when it is called": group._sharded_state.name != "SHARDED",
         "another call of it is under way": group._training_state.name != "IDLE",
         "set_requires_gradient_sync is off": not group.reduce_grads,
@@ -157,7 +154,7 @@ _OF_GROUP = (
     "_training_state", "_sharded_state", "mesh_info", "post_forward_mesh_info", "reduce_grads",
     "unshard_in_backward", "gradient_divide_factor", "reduce_scatter_unused_params",
     "force_sum_reduction_for_comms", "_all_reduce_hook", "_all_gather_comm", "_reduce_scatter_comm",
-    "fsdp_params",
+    "fsdp_params", "all_reduce_grads", "_partial_reduce_output",
 )  # fmt: skip
 _OF_PARAMETER = ("param_dtype", "reduce_dtype", "sharded_param", "unsharded_accumulated_grad")
 
@@ -167,14 +164,17 @@ class Snapshot:
 
     __name__ = "sharding"
 
-    def __init__(self, root: Any) -> None:
-        self.facts = _facts_of(root)
+    def __init__(self, module: Any) -> None:
+        self.facts = _facts_of(state_of(module))
 
-    def __call__(self, root: Any) -> str:
+    def __call__(self, module: Any) -> str:
+        root = state_of(module)
+        if root is None:
+            return "it is not sharded"
         facts = _facts_of(root)
         if len(facts) == len(self.facts) and all(map(_is, facts, self.facts)):
             return ""
-        return why_hooks_run(root) or "it is another"
+        return why_hooks_run(module) or "it is another"
 
 
 def _is(one: Any, other: Any) -> bool:
@@ -211,26 +211,31 @@ def gather_of(group: Any) -> Gather:
         dtype = parameter.param_dtype or parameter.orig_dtype
         shard = parameter._sharded_param_data.numel()
         pieces.append(Piece(tuple(parameter._orig_size), shard, dtype))
-    gathers = mesh.shard_process_group
+    gathers, ranks, groups = _get(mesh, "shard_process_group"), 1, ("", "")
     reduces = _get(mesh, "reduce_scatter_process_group") or gathers
-    groups = gathers.group_name, reduces.group_name
+    if gathers is not None:
+        ranks, groups = gathers.size(), (gathers.group_name, reduces.group_name)
     again = group.post_forward_mesh_info is not None
-    return Gather(pieces, gathers.size(), groups, _reduction_of(group, reduces), again)
+    return Gather(pieces, ranks, groups, _reduction_of(group, reduces), again)
 
 
 def _reduction_of(group: Any, process_group: Any) -> Reduction:
     collectives = sys.modules[f"{_FSDP}._fsdp_collectives"]
+    copies = _get(group.mesh_info, "replicate_process_group")
     dtype = group._reduce_dtype
     for parameter in group.fsdp_params:
         computed = dtype or parameter.param_dtype or parameter.orig_dtype
-    before, behind, op, _ = collectives._get_gradient_divide_factors(
-        process_group, None, computed, group.device.type, None, False
+    before, behind, *ops = collectives._get_gradient_divide_factors(
+        process_group, copies, computed, group.device.type, None, False
     )
-    name = "avg" if op == torch.distributed.ReduceOp.AVG else "sum"
+    names = []
+    for op in ops:
+        names.append("avg" if op == torch.distributed.ReduceOp.AVG else "sum")
     result = group._orig_dtype
     if result is computed:
         result = None
-    return Reduction(dtype, name, before, behind, result)
+    of_copies = None if copies is None else (copies.group_name, names[1])
+    return Reduction(dtype, names[0], before, behind, result, of_copies)
 
 
 # -- shards ----------------------------------------------------------------------------------------
@@ -249,7 +254,7 @@ class Shards:
                 self.parameters += group.fsdp_params
         self._leaf: Tensor | None = None
 
-    def __call__(self, root: Any) -> tuple[Tensor, ...]:
+    def __call__(self, module: Any) -> tuple[Tensor, ...]:
         shards = []
         for parameter in self.parameters:
             shards.append(parameter._sharded_param_data)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.aten_tracer import AGAIN
 from ingot.graph.joint import TANGENT
 from ingot.graph.longer import items_of, repeated
 from ingot.graph.nodes import fake_result, is_pointwise_call, reached_from
@@ -72,6 +73,7 @@ _SAVED: tuple[tuple[Callable[[Node], bool], str], ...] = (
 _SMALLEST = "what it is computed from takes more bytes, or more work"
 
 _COMPUTED: tuple[tuple[Callable[[Node], bool], str], ...] = (
+    (lambda node: node.meta.get("region") == AGAIN, "its parameters are gathered again"),
     (lambda node: is_checkpointed(node), "it is inside of a checkpoint"),
     (lambda node: node.target in UNINITIALIZED, "it is memory without a content"),
     (lambda node: not node.all_input_nodes, "it is made of nothing"),

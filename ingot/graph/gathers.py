@@ -29,13 +29,16 @@ class Piece(NamedTuple):
 
 class Reduction(NamedTuple):
     """How gradients are reduced: in a type (None for their own), by a named op, and what they are
-    divided by before and behind it. What comes out has the type `result`."""
+    divided by before and behind it. What comes out has the type `result`.
+
+    `copies` are the process group of ranks that have the same shard, and the op of these."""
 
     dtype: torch.dtype | None
     op: str
     before: float | None
     behind: float | None
     result: torch.dtype | None
+    copies: tuple[str, str] | None
 
 
 class Gather:
@@ -80,7 +83,7 @@ class Gather:
 
     def reduced(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """The gradients of the shards: flat ones, None for parameters that have none."""
-        dtype, op, before, behind, result = self.reduction
+        dtype, op, before, behind, result, copies = self.reduction
         flat = torch.cat([self._rows(gradient) for gradient in present(gradients)], 1).flatten()
         if dtype is not None:
             flat = flat.to(dtype)
@@ -89,6 +92,9 @@ class Gather:
         if self.ranks > 1:
             begun = collectives.reduce_scatter_tensor(flat, op, self.ranks, self.groups[1])
             flat = collectives.wait_tensor(begun)
+        if copies is not None:
+            group, op = copies
+            flat = collectives.wait_tensor(collectives.all_reduce(flat, op, group))
         if behind not in (None, 1):
             flat = flat / behind
         if result is not None:

@@ -17,14 +17,16 @@ import torch
 from ingot.capture import shards
 from ingot.capture.guards import Kind
 from ingot.capture.meanings import means
-from ingot.capture.sources import AttrSource, ConstSource, DerivedSource, ItemSource, Source
+from ingot.capture.sources import AttrSource, DerivedSource, ItemSource, Source
 from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.sequences import TupleValue
 from ingot.errors import Unsupported
 from ingot.graph.aten_tracer import AGAIN
 from ingot.graph.gathers import Gather
+from ingot.places import Place
 from ingot.reasons import HOOKED
+from ingot.spots import spot_of_function
 from ingot.torch_private import apply_to_tensors, find
 
 if TYPE_CHECKING:
@@ -46,11 +48,13 @@ class Gathers:
     def __init__(self) -> None:
         self.refusal = ""
         self.called: list[Any] = []  # the states of those that are called now
+        # by id of a state: the modules of its unit that are yet to be called
+        self.rest: dict[int, set[Any]] = {}
         self.roots: dict[int, _Root] = {}
 
     @property
     def is_inside(self) -> bool:
-        return bool(self.called)
+        return bool(self.called or self.rest)
 
 
 def forwarded(
@@ -76,7 +80,7 @@ def _why_hooks_run(session: Session, module: Any) -> str | None:
         try:
             if not shards.is_root(state):
                 return ""
-            why = _why_of_root(session, state)
+            why = _why_of_root(session, module, state)
         except Exception as error:  # what FSDP raises, or for a name that it does not have
             return f"FSDP raises {type(error).__name__}: {error}"
         if why:
@@ -86,40 +90,40 @@ def _why_hooks_run(session: Session, module: Any) -> str | None:
     return _why_of_hooks(session, module, state)
 
 
-def _why_of_root(session: Session, state: Any) -> str:
+def _why_of_root(session: Session, module: Any, state: Any) -> str:
     """The same of a root, whose shards are at hand from now on."""
-    gathers, source = session.state(Gathers), ConstSource(state)
+    gathers, source = session.state(Gathers), module.source
     if id(state) in gathers.roots:
         return ""
-    why = shards.why_hooks_run(state)
+    why = shards.why_hooks_run(module.object)
     if why:
-        session.guard_derived(shards.why_hooks_run, state, source)
+        session.guard_derived(shards.why_hooks_run, module.object, source)
         return why
-    every, snapshot = shards.Shards(state), shards.Snapshot(state)
+    every, snapshot = shards.Shards(state), shards.Snapshot(module.object)
     groups: dict[int, tuple[Gather, int]] = {}
     count = 0
     for below in shards.states_below(state):
         for group in shards.groups_of(below):
             groups[id(group)] = shards.gather_of(group), count
             count += len(group.fsdp_params)
-    session.guard_derived(snapshot, state, source)
-    gathers.roots[id(state)] = _Root(DerivedSource(source, every), every(state), groups)
+    session.guard_derived(snapshot, module.object, source)
+    tensors = every(module.object)
+    gathers.roots[id(state)] = _Root(DerivedSource(source, every), tensors, groups)
     return ""
 
 
 def _why_of_hooks(session: Session, module: Any, state: Any) -> str | None:
     """The same of the hooks that a module has. That it has no others is guarded."""
     session.guard(module.source, Kind.IDENTITY, module.object)
-    for table, own in (
-        ("_forward_pre_hooks", state._pre_forward_hook_handle),
-        ("_forward_hooks", state._post_forward_hook_handle),
-        ("_backward_hooks", None),
-        ("_backward_pre_hooks", None),
-    ):
-        expected = () if own is None else (own.id,)
-        if tuple(getattr(module.object, table)) != expected:
+    own = set()
+    for handle in (state._pre_forward_hook_handle, state._post_forward_hook_handle):
+        for one in getattr(handle, "handles", (handle,)):  # several modules may be one unit
+            own.add(one.id)
+    for table in ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks"):
+        hooks = tuple(getattr(module.object, table))
+        if not own.issuperset(hooks):
             return "it has other hooks, too"
-        session.guard(AttrSource(module.source, table), Kind.DICT_KEYS, expected)
+        session.guard(AttrSource(module.source, table), Kind.DICT_KEYS, hooks)
     return None
 
 
@@ -185,19 +189,34 @@ def _begin(session: Session, module: Any) -> Value:
     gathers, state = session.state(Gathers), shards.state_of(module.object)
     gathers.called.append(state)
     root = gathers.roots[id(gathers.called[0])]
-    find("torch.distributed._functional_collectives")  # registers what operators do to fakes
-    for group in shards.groups_of(state):
-        _gather(session, root, group)
+    if id(state) not in gathers.rest:
+        _gather_all(session, root, state, _place_of(module))
+    gathers.rest[id(state)].discard(module.object)
     policy = state._mp_policy
     inputs = policy.param_dtype if policy.cast_forward_inputs else None
     return TupleValue([_dtype(session, inputs), _dtype(session, policy.output_dtype)], tuple)
+
+
+def _gather_all(session: Session, root: _Root, state: Any, where: Place) -> None:
+    """Gathers the parameters of a unit, before the first of its modules."""
+    session.state(Gathers).rest[id(state)] = set(state._modules)
+    find("torch.distributed._functional_collectives")  # registers what operators do to fakes
+    for group in shards.groups_of(state):
+        _gather(session, root, group, where)
 
 
 def _dtype(session: Session, dtype: Any) -> Value:
     return NONE if dtype is None else session.wrap_constant(dtype)
 
 
-def _gather(session: Session, root: _Root, group: Any) -> None:
+def _place_of(module: Any) -> Place:
+    """What reports say of where parameters are gathered: the forward that reads them."""
+    code = getattr(module.cls.forward, "__code__", None)
+    line = spot_of_function(code).where if code is not None else ""
+    return Place(line, "gather", module.source.name)
+
+
+def _gather(session: Session, root: _Root, group: Any, where: Place) -> None:
     """Gathers the parameters of a group, which their modules have from now on."""
     gather, first = root.groups[id(group)]
     inputs = []
@@ -206,8 +225,9 @@ def _gather(session: Session, root: _Root, group: Any) -> None:
         inputs.append(session.realize(leaf))
     before = session.graph.last
     whole = session.unpacked(session.call_function(gather, *inputs))
-    if gather.again:
-        for node in session.graph.nodes_since(before):
+    for node in session.graph.nodes_since(before):
+        node.meta["where"] = where
+        if gather.again:
             node.meta["region"] = AGAIN
     for parameter, value in zip(group.fsdp_params, whole):
         for owner, name in shards.owners_of(parameter):
@@ -216,7 +236,11 @@ def _gather(session: Session, root: _Root, group: Any) -> None:
 
 @means(end)
 def _end(session: Session, module: Any) -> Value:
-    state = session.state(Gathers).called.pop()
+    gathers = session.state(Gathers)
+    state = gathers.called.pop()
+    if gathers.rest[id(state)]:
+        return NONE
+    del gathers.rest[id(state)]
     for group in shards.groups_of(state):
         for parameter in group.fsdp_params:
             for owner, name in shards.owners_of(parameter):
