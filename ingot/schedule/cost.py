@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ingot.loops.expr import Expr, as_expr, integer, maximum
-from ingot.loops.ir import Body
-from ingot.loops.ops import HALVES, cost
+from ingot.loops.ir import Body, Instruction
+from ingot.loops.lowering.cost import CORES, FUNCTIONS
+from ingot.loops.ops import DIVISION, HALVES, cost
 from ingot.loops.spaces import points_of
 from ingot.schedule.kernel import Kernel, Product, Stage
 
@@ -62,14 +63,19 @@ def _block_work(kernel: Kernel, product_: Product) -> Expr:
 def _stage_work(stage: Stage, vectorized: bool) -> Expr:
     """Picoseconds of one point of the outer loops."""
     points = as_expr(points_of(stage.loops))
-    operations = operations_of(stage.body) + 2 * len(stage.stores) + len(stage.reductions)
+    operations, functions = 2.0 * len(stage.stores) + len(stage.reductions), 0.0
+    for i in stage.body.instructions:
+        known = _measured(i) if vectorized else 0.0
+        functions += known
+        if not known:
+            operations += cost(i.op)
     moved = sum(i.dtype.itemsize for i in stage.body.loads)
     for store in stage.stores:
         moved += stage.body.instructions[store.value].dtype.itemsize
     per_operation = NANOSECONDS_PER_OPERATION
     if vectorized:
         per_operation = NANOSECONDS_PER_VECTOR_BYTE * _computed_bytes(stage)
-    per_point = operations * per_operation
+    per_point = operations * per_operation + functions
     return points * round(1000 * max(per_point, moved * NANOSECONDS_PER_BYTE))
 
 
@@ -82,3 +88,11 @@ def _computed_bytes(stage: Stage) -> int:
         elif i.op not in ("index", "indirect"):
             widest = max(widest, i.dtype.itemsize)
     return widest
+
+
+def _measured(i: Instruction) -> float:
+    """Nanoseconds of a function of an element in a vector on one core; 0 where it is not known."""
+    times = FUNCTIONS.get((i.op, i.dtype))
+    if times is None or cost(i.op) < DIVISION:  # memory took longer than what is simple
+        return 0.0
+    return CORES * times.ours

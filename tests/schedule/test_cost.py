@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 import ingot
+from ingot.loops.lowering import cost
 from ingot.native import _native
 from ingot.runtime.description import Description
+from ingot.schedule import cost as schedule_cost
 from ingot.schedule.plan import KernelStep
 
 
@@ -47,9 +49,26 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], torch.dtype, int, int]] = {
     "copies": (torch.clone, torch.float32, 1 << 14, 1 << 17),
     "copies of bytes": (torch.clone, torch.uint8, 1 << 16, 1 << 19),
     "sums": (lambda x: x + x, torch.float64, 1 << 13, 1 << 16),
-    "functions": (torch.sinh, torch.float32, 1 << 12, 1 << 15),
-    "functions of doubles": (torch.sinh, torch.float64, 1 << 11, 1 << 14),
+    "functions": (torch.log10, torch.float32, 1 << 12, 1 << 16),
+    "functions of doubles": (torch.log10, torch.float64, 1 << 12, 1 << 15),
 }
+
+
+@pytest.mark.parametrize("maker", cost.TABLES)
+def test_functions_take_what_was_measured(
+    maker: str, launches: list[KernelStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_cost, "FUNCTIONS", cost.TABLES[maker])
+    for name, dtype in (("lgamma", torch.float32), ("atanh", torch.float64), ("exp", torch.half)):
+        launches.clear()
+        function = getattr(torch, name)
+        ingot.compile(lambda x, function=function: function(x) + 1, fullgraph=True)(
+            values(64, dtype)
+        )
+        computed = torch.float32 if dtype is torch.half else dtype
+        measured = 2 * cost.TABLES[maker][name, computed].ours
+        (step,) = launches
+        assert measured <= step.work <= 1.2 * measured + 0.2
 
 
 @pytest.mark.parametrize("name", CASES)
