@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.gpu.checks import CLOSE, assert_compiled
+import ingot
+from tests.gpu.checks import CLOSE, agree, assert_compiled
 from tests.oracle import EXACT
 
 LAST = torch.channels_last
@@ -41,6 +42,68 @@ def test_windows_of_channels(stride: int, padding: int, dtype: torch.dtype) -> N
     assert_compiled(
         lambda x, w: F.conv2d(F.silu(x), w, w[:, 0, 0, 0], stride, padding, 1, 32) + x.mean(), x, w
     )
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(
+    ("window", "settings"),
+    [
+        (3, {"padding": 1}),
+        (3, {"stride": (1, 2)}),
+        (5, {"padding": 2}),
+        (5, {"padding": 2, "stride": 2}),
+        (5, {"padding": (4, 1), "stride": 3}),
+        (5, {"padding": 4, "dilation": 2}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", [(2, 40, 33, 30), (64, 96, 14, 13), (3, 8, 6, 70)], ids=str)
+def test_gradients_of_windows_of_channels(
+    shape: tuple[int, ...], window: int, settings: dict[str, Any], dtype: torch.dtype
+) -> None:
+    """Those of the weight and the bias against sums of float64, and the same at each call."""
+    channels = shape[1]
+
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+        y = F.conv2d(x, w, b, groups=channels, **settings)
+        return y, *torch.autograd.grad(y.square().sum(), (x, w, b))
+
+    x = draw(*shape, dtype=dtype).to(memory_format=LAST).requires_grad_()
+    w = (draw(channels, 1, window, window, dtype=dtype, seed=1) / window).requires_grad_()
+    b = draw(channels, dtype=dtype, seed=2).requires_grad_()
+    compiled = ingot.compile(fn, fullgraph=True)
+    found, again = compiled(x, w, b), compiled(x, w, b)
+    y = found[0].detach()  # whose rounding is part of what the gradients are of
+    exact = torch.ops.aten.convolution_backward(
+        (2 * y).double(), x.detach().double(), w.detach().double(), [channels],
+        *_settings(channels, **settings), [True] * 3,
+    )  # fmt: skip
+    for gradient, same, right in zip(found[1:], again[1:], exact, strict=True):
+        assert torch.equal(gradient, same)
+        assert (gradient.double() - right).norm() < ROUNDING[dtype] * right.norm()
+
+
+ROUNDING = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+def _settings(groups: int, stride: Any = 1, padding: Any = 0, dilation: Any = 1) -> tuple[Any, ...]:
+    """As aten.convolution_backward has them."""
+    pairs = []
+    for value in (stride, padding, dilation):
+        pairs.append(list(value) if isinstance(value, tuple) else [value] * 2)
+    return *pairs, False, [0, 0], groups
+
+
+def test_images_whose_number_varies() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = F.conv2d(x, w, None, 1, 2, 1, 24)
+        return torch.autograd.grad(y.sum(), (x, w))
+
+    compiled = ingot.compile(fn, fullgraph=True, dynamic=True)
+    w = draw(24, 1, 5, 5, seed=1).requires_grad_()
+    for images in (2, 5, 33):
+        x = draw(images, 24, 9, 11).to(memory_format=LAST).requires_grad_()
+        agree(compiled, fn, x, w)
 
 
 def test_a_block_of_a_mobile_network() -> None:

@@ -6,6 +6,9 @@ each row of the images is loaded once for each column of the window, and multipl
 the tangent that meet it. Step t brings the row t of the tangent and the `stride` rows of the images
 from t * stride - padding on; of these row q meets the row t - m of the tangent at the window's row
 q + stride * m.
+
+Rows beside a piece count as zeros: where the images or the tangent are infinite, so may be NaN what
+meets these at a border, as in a sum over padded images.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@ gradients of small depthwise ones are kernels."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ingot.codegen.triton.module import available
+from ingot.codegen import loop_text
+from ingot.codegen.triton import write_kernel
+from ingot.codegen.triton.module import Gpu, available, build
+from ingot.loops import depthwise, show
 from ingot.loops.ir import Library
+from ingot.loops.lowering.values import exprs
+from ingot.schedule.kernel import Kernel
+from ingot.schedule.plan import LibraryStep
 from tests.codegen.triton.interpreting import INTERPRETED, draw, interpreted, run_interpreted
 from tests.long import long
 
@@ -71,6 +78,10 @@ CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "2x2 stride 3, which leaves gaps": ((2, 2), {"stride": 3}),
     "3x3 dilation 2": ((3, 3), {"padding": 2, "dilation": 2}),
     "1x3": ((1, 3), {"padding": (0, 1), "stride": (2, 1)}),
+    "3x3 steps differ": ((3, 3), {"padding": (0, 2), "stride": (1, 2)}),
+    "5x5": ((5, 5), {"padding": 2}),
+    "5x5 stride 2": ((5, 5), {"padding": 2, "stride": 2}),
+    "5x5 stride 3, wide margin": ((5, 5), {"padding": 4, "stride": 3}),
     "stride 2, dilation 3": ((3, 2), {"padding": (3, 1), "stride": 2, "dilation": (3, 1)}),
 }
 
@@ -87,6 +98,113 @@ def test_depthwise(name: str, dtype: torch.dtype) -> None:
     x = draw(2, 6, 7, 8).to(memory_format=torch.channels_last).requires_grad_()
     bound = 1e-6 if dtype is torch.float32 else HALVES
     assert_gradients(fn, x, wanted(6, 1, *window, seed=1), bound=bound)
+
+
+SUMMED_DOWN: dict[str, tuple[tuple[int, ...], int, dict[str, Any]]] = {
+    "strips of rows": ((1, 6, 30, 5), 3, {"padding": 1}),
+    "several blocks of columns": ((2, 6, 4, 70), 5, {"padding": 2}),
+    "several turns": ((9, 33, 3, 9), 3, {"padding": 1}),
+    "fewer images than parts, and a bias": ((1, 40, 5, 5), 5, {"stride": 2}),
+}
+
+
+@interpreted
+@pytest.mark.parametrize("name", SUMMED_DOWN)
+def test_depthwise_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weight's gradient, of which few blocks of threads run at a time."""
+    monkeypatch.setattr(depthwise, "PROGRAMS", {25: 8})
+    shape, window, settings = SUMMED_DOWN[name]
+
+    def fn(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.conv2d(x, weight, bias, groups=weight.shape[0], **settings)
+
+    x = draw(*shape).to(memory_format=torch.channels_last).requires_grad_()
+    weight = wanted(shape[1], 1, window, window, seed=1)
+    assert_gradients(fn, x, weight, wanted(shape[1], seed=2), bound=1e-6)
+
+
+def depthwise_steps(size: int, **settings: Any) -> list[str]:
+    """Of the backward of a depthwise convolution alone: the kernels that sum up the weight's
+    gradient, and the library's calls."""
+
+    def fn(x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv2d(x, weight, groups=weight.shape[0], **settings)
+
+    x = draw(2, 32, 12, 12).to(memory_format=torch.channels_last).requires_grad_()
+    _, forward, backward = planned_training(fn, x, wanted(32, 1, size, size))
+    steps = []
+    for step in (*forward.steps, *backward.steps):
+        if isinstance(step, LibraryStep):
+            steps.append(str(step.node.function))
+        elif isinstance(step.kernel, Kernel) and step.kernel.depthwise is not None:
+            steps.append("summed down")
+    return steps
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("size", [3, 5])
+def test_no_library_is_asked_for_small_depthwise_windows(size: int, stride: int) -> None:
+    assert depthwise_steps(size, padding=size // 2, stride=stride) == ["summed down"]
+
+
+@pytest.mark.parametrize(
+    ("size", "settings"), [(3, {"dilation": 2}), (2, {}), (4, {}), (7, {"padding": 3})], ids=str
+)
+def test_the_library_has_other_weights_gradients(size: int, settings: dict[str, Any]) -> None:
+    assert depthwise_steps(size, **settings)[-1] == "aten.convolution_backward.default"
+
+
+def sums_of(channels: int, size: int, window: int, dtype: torch.dtype) -> Kernel:
+    """The kernel that sums up the gradient of a weight over 64 images."""
+
+    def fn(x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv2d(x.to(dtype), weight.to(dtype), None, 1, window // 2, 1, channels)
+
+    x = torch.empty(64, channels, size, size, memory_format=torch.channels_last)
+    _, _, backward = planned_training(fn, x.requires_grad_(), wanted(channels, 1, window, window))
+    (kernel,) = (k for k in backward.kernels if isinstance(k, Kernel) and k.depthwise)
+    return kernel
+
+
+@pytest.mark.parametrize("gpu", [Gpu("cuda", 90), Gpu("cuda", 100), Gpu("hip", "gfx942")], ids=str)
+@pytest.mark.skipif(INTERPRETED, reason="nothing is compiled under the interpreter")
+def test_sums_compile(gpu: Gpu) -> None:
+    binary = build(write_kernel(sums_of(40, 14, 5, torch.bfloat16)), gpu)
+    assert binary.threads == 2 * gpu.warp_size
+    assert not re.search(r"st\.local|ScratchSize: [1-9]", binary.assembly)
+
+
+def test_sums_are_the_reduction_that_they_mean() -> None:
+    """The text of the loop graph runs, and gives what eager does."""
+
+    def fn(x: Tensor, weight: Tensor) -> Tensor:
+        return F.conv2d(x, weight, None, 2, 1, 1, 6)
+
+    x = draw(2, 6, 5, 7).to(memory_format=torch.channels_last).requires_grad_()
+    weight, tangent = wanted(6, 1, 3, 3), draw(2, 6, 3, 4)
+    _, _, backward = planned_training(fn, x, weight)
+    tangent = tangent.to(memory_format=torch.channels_last)
+    given = {x.shape: x.detach(), weight.shape: weight.detach(), tangent.shape: tangent}
+    inputs = [
+        given[torch.Size([n.constant for n in backward.graph.buffers[name].sizes])]
+        for name in backward.graph.inputs
+    ]
+    found = loop_text.function(*show.text_and_names(backward.graph))(*inputs)
+    expected = torch.autograd.grad(fn(x, weight), (x, weight), tangent)
+    for actual, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(actual, right)
+
+
+@pytest.mark.parametrize("images", [1, 3, 200])
+@pytest.mark.parametrize("channels", [3, 32, 1152])
+@pytest.mark.parametrize("size", [1, 7, 112])
+def test_parts_hold_all_pieces(size: int, channels: int, images: int) -> None:
+    sizes = exprs((images, channels, size, size))
+    piece, parts = depthwise.parts_of(sizes, 25)
+    pieces = images * -(-size // piece.rows) * -(-size // piece.columns)
+    assert 1 <= parts <= pieces
+    assert piece.rows >= min(size, depthwise.SHORTEST)
+    assert parts * -(-channels // (depthwise.TILE // piece.columns)) <= max(1056, pieces)
 
 
 @interpreted
