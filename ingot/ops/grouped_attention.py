@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ingot.loops import ops
 from ingot.loops.expr import ONE, ZERO, Expr, as_expr, loop_symbol
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import NotLowered
@@ -28,6 +29,8 @@ def few_queries(
     Keys and values may have fewer heads, or repeat them. The mask is boolean, or added. Raises
     NotLowered before anything is written.
     """
+    if any(t.dtype not in ops.HALVES for t in (query, key, value)):
+        raise NotLowered("attention of another dtype")
     batch, heads, length, width = query.sizes
     groups = _groups(lw, heads.constant or 0, key, value)
     shared, keys = (heads.constant or 0) // groups, key.sizes[2]

@@ -13,6 +13,7 @@ from itertools import product
 
 import torch
 
+from ingot.loops.expr import ONE
 from ingot.loops.ir import Contraction
 from ingot.schedule.blocks import power_of_two
 from ingot.schedule.kernel import Tiling
@@ -75,8 +76,7 @@ def _streams(form: Form, site: Site) -> bool:
     right = contraction.right
     if right.buffer not in site.outside or len(contraction.reduced) != 1:
         return False
-    loops = (*contraction.columns, *contraction.reduced)
-    return 1 in [right.index.step(loop).constant for loop in loops]
+    return ONE in map(right.index.step, (*contraction.columns, *contraction.reduced))
 
 
 def tilings(sizes: Sizes, itemsize: int, chip: Chip) -> Iterator[Tiling]:
