@@ -133,8 +133,9 @@ class Compilation:
     `skipped` says why the call runs in eager instead, `break_` why the graph ends before the
     function does (None if it returned). `fixed_sizes` says why sizes that vary, or are marked as
     dynamic, are compiled for. `backward` is of the graph that computes gradients, whose later
-    stages are reached when the first gradient comes in; `partial_backwards` are of those for calls
-    where only some of the outputs get one. `event` is its id in a trace (`ingot.events`).
+    stages are reached when the first gradient comes in, or while others compile the forward;
+    `partial_backwards` are of those for calls where only some of the outputs get one. `event` is
+    its id in a trace (`ingot.events`).
     """
 
     name: str

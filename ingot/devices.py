@@ -128,9 +128,10 @@ def _begin_gpu_code(
 
 
 def _ready_workers(nodes: int) -> AbstractContextManager[None]:
+    from ingot.codegen.installed_triton import available
     from ingot.codegen.triton.workers import NODES_OF_A_KERNEL, WORKERS, how_many
 
-    return WORKERS.held(how_many(nodes // NODES_OF_A_KERNEL))
+    return WORKERS.held(how_many(nodes // NODES_OF_A_KERNEL) if available() else 0)
 
 
 def _why_no_gpu(device: torch.device) -> str:

@@ -7,7 +7,7 @@ there is one form.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ingot.loops.expr import Expr, FloorDiv, Max, Min, Mod, Symbol, integer, maximum
@@ -58,10 +58,11 @@ def forms_of(kernel: Kernel) -> list[Form]:
     return [*forms, Form(blocks, True, (fits,)), Form(blocks, False)]
 
 
-def general_form(kernel: Kernel) -> Form:
-    """The form for sizes of all kinds, but for those that need 64 bits where launches ask that."""
+def general_form(kernel: Kernel, forms: Sequence[Form] = ()) -> Form:
+    """The form for sizes of all kinds, but for those that need 64 bits where launches ask that. It
+    is one of the kernel's `forms`, which need not be given."""
     blocks = choose_blocks(kernel)
-    return next(form for form in forms_of(kernel) if form.blocks == blocks)
+    return next(form for form in forms or forms_of(kernel) if form.blocks == blocks)
 
 
 # -- 32 bits ---------------------------------------------------------------------------------------

@@ -82,7 +82,8 @@ class Binary:
 
 
 class CompiledForm:
-    """A form of a kernel, by its number, written and compiled when it is asked for.
+    """A form of a kernel, by its number, written and compiled when it is asked for. The general one
+    is written already.
 
     It is launched where the `conditions` hold, in `grid` blocks.
     """
@@ -95,14 +96,15 @@ class CompiledForm:
         gpu: Gpu,
         aligned: Sequence[bool],
         number: int,
+        is_general: bool,
     ):
         self.number = number
         self._kernel, self._form, self._general = kernel, form, general
         self._gpu, self.aligned = gpu, tuple(aligned)
         self.conditions = form.conditions
-        self.is_general = form == general_form(kernel)
+        self.is_general = is_general
         self.grid = form.blocks.count(kernel)
-        self._written: TritonKernel | None = None
+        self._written = general if is_general else None
         self._binary: Binary | None = None
         self.job: Job[Binary] | None = None  # that makes the binary
 
@@ -326,10 +328,12 @@ def _job(kernel: TritonKernel, aligned: tuple[bool, ...], gpu: Gpu, key: str) ->
 
 
 def _forms(kernel: Kernel, gpu: Gpu, aligned: Sequence[bool]) -> list[CompiledForm]:
-    general = write_kernel(kernel)
-    results: list[CompiledForm] = []
-    for form in forms_of(kernel):
-        results.append(CompiledForm(kernel, form, general, gpu, aligned, len(results)))
+    forms, results = forms_of(kernel), list[CompiledForm]()
+    general = general_form(kernel, forms)
+    written = write_kernel(kernel, general)
+    for number, form in enumerate(forms):
+        is_general = form == general
+        results.append(CompiledForm(kernel, form, written, gpu, aligned, number, is_general))
     return results
 
 
