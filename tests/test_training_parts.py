@@ -254,17 +254,17 @@ def test_second_derivatives_of_vectors_up_to_factors():
 def test_a_backward_that_cannot_be_compiled_runs_in_eager(
     monkeypatch: pytest.MonkeyPatch, dynamic: bool
 ) -> None:
-    build = ingot.pipeline.build
+    building = ingot.pipeline.Building
 
     def forward_alone(aten: Any, log: Any, *sizes: Any, **options: Any) -> Any:
         if not sizes:  # which the forward alone is built for
             raise Unsupported("a backward")
-        return build(aten, log, *sizes, **options)
+        return building(aten, log, *sizes, **options)
 
     def function(x: Tensor) -> Tensor:
         return (x.t() @ x).tanh() * x.shape[0]
 
-    monkeypatch.setattr(ingot.pipeline, "build", forward_alone)
+    monkeypatch.setattr(ingot.pipeline, "Building", forward_alone)
     compiled = ingot.compile(function, dynamic=dynamic)
     for rows, columns in ((3, 5), (4, 7)):
         gradients = []

@@ -55,16 +55,16 @@ Texts = dict[str, str]
 def graphs_of(program: Program, mode: str) -> list[AtenGraph]:
     """The ATen graphs that a call compiles, with its backward if it is for training, in order."""
     graphs: list[AtenGraph] = []
-    build = pipeline.build
+    building = pipeline.Building
 
     def recorded(aten: AtenGraph, *args: Any, **kwargs: Any) -> Any:
         graphs.append(aten)
-        return build(aten, *args, **kwargs)
+        return building(aten, *args, **kwargs)
 
     torch.manual_seed(0)
     compiled = ingot.compile(program.function)
     with (
-        mock.patch.object(pipeline, "build", recorded),
+        mock.patch.object(pipeline, "Building", recorded),
         torch.set_grad_enabled(mode == "training"),
     ):
         arguments = list(program.make(_first_size(program)))
