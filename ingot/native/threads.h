@@ -38,9 +38,9 @@ typedef struct {
     int32_t status; /* out: 0, or what one failing share returned */
 } IngotLaunch;
 
-/* How many threads a range deserves: at most torch.get_num_threads(), one per ten microseconds of
-   work, one inside a parallel region or where OpenMP is out of reach. `nanoseconds` is the whole
-   range's work on one core. */
+/* How many threads a range deserves: at most torch.get_num_threads(), each with more than a
+   microsecond of work, one inside a parallel region or where OpenMP is out of reach. `nanoseconds`
+   is the whole range's work on one core. */
 int ingot_threads_wanted(int64_t extent, int64_t unit, double nanoseconds);
 
 /* Runs the whole range and returns the status. Needs no GIL. */
