@@ -474,3 +474,24 @@ def _in_turn(whole: Any, model: Any, every: int) -> Iterator[Any]:
     while True:
         count += 1
         yield model if every and count % every == 0 else whole
+
+
+# -- when collectives begin and end ----------------------------------------------------------------
+
+_STEPS = {"all_gather_into_tensor": "gather", "reduce_scatter_tensor": "reduce", "wait_tensor": "|"}
+
+
+def find_order() -> list[str]:
+    """The collectives of a model of three blocks, forward and backward, and the waits for them; "."
+    is work in between."""
+    warnings.simplefilter("ignore")
+    report = ingot.explain(made("default", "model", count=3))(torch.randn(6, WIDTH))
+    found = []
+    for kernels in (report.kernels, report.backward_kernels):
+        words = [""]
+        for kernel in kernels:
+            word = _STEPS.get(kernel.name, ".")
+            if word != words[-1] or word != ".":
+                words.append(word)
+        found.append(" ".join(words[1:]))
+    return found

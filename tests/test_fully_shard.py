@@ -77,6 +77,16 @@ def test_whole_model_in_turn_with_eager() -> None:
 
 
 @long
+def test_collectives_run_beside_what_is_computed() -> None:
+    """Two gathers are under way at a time, and a reduction until the next one."""
+    for forward, backward in on_ranks(2, "tests.fully_shard_ranks:find_order"):
+        assert forward == ". gather | . gather . | gather . | gather . | ."
+        assert backward == (
+            ". gather . | gather . reduce | gather . | . reduce | . | . reduce | . reduce |"
+        )
+
+
+@long
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("sharding", ["default", "kept", "in half"])
 def test_whole_models(ranks: int, sharding: str) -> None:

@@ -81,8 +81,9 @@ from ingot.torch_private import DisableTorchDispatch, OpOverload, aten, collecti
 BEHIND = -1
 """The region of what a backward pass computes."""
 
-AGAIN = -2
-"""The region of parameters that are gathered: a backward that reads them gathers them again."""
+AGAIN, ONCE = -2, -3
+"""The regions of sharded parameters that are gathered: a backward that reads them gathers them
+again, or finds them saved."""
 
 _SELECT = (aten.index.Tensor, aten.masked_select.default)
 # of views and scatters: which argument is the index, and how it is counted from the start

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from ingot.graph.aten_tracer import AGAIN, BEHIND
+from ingot.graph.aten_tracer import AGAIN, BEHIND, ONCE
 from ingot.graph.control_ops import cond, scan, while_loop
 from ingot.graph.geometry import at_hand
 from ingot.graph.min_cut import INFINITE
@@ -108,7 +108,7 @@ def _varies(node: Node) -> bool:
 
 
 def is_checkpointed(node: Node) -> bool:
-    return node.meta.get("region", BEHIND) != BEHIND
+    return node.meta.get("region", BEHIND) not in (BEHIND, ONCE)
 
 
 def _leaves_region(node: Node) -> bool:

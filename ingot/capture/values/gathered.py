@@ -22,7 +22,7 @@ from ingot.capture.values.base import Arguments, Keywords, Value
 from ingot.capture.values.constant import NONE
 from ingot.capture.values.sequences import TupleValue
 from ingot.errors import Unsupported
-from ingot.graph.aten_tracer import AGAIN
+from ingot.graph.aten_tracer import AGAIN, ONCE
 from ingot.graph.gathers import Gather
 from ingot.places import Place
 from ingot.reasons import HOOKED
@@ -58,10 +58,14 @@ class Gathers:
 
 
 def forwarded(
-    session: Session, module: Any, args: Arguments, kwargs: Keywords
+    session: Session, module: Any, args: Arguments, kwargs: Keywords, all_have_hooks: bool
 ) -> tuple[Value, Arguments, Keywords]:
-    """What a call of a sharded module comes to. Raises Unsupported where its hooks are to run."""
-    why = _why_hooks_run(session, module)
+    """What a call of a sharded module comes to. Raises Unsupported where its hooks are to run.
+
+    `all_have_hooks`: there are hooks of all modules."""
+    why: str | None = "all modules have hooks"
+    if not all_have_hooks:
+        why = _why_hooks_run(session, module)
     if why is not None:
         sentence = f"{module.describe()} is sharded by FSDP: its hooks run in eager"
         if why:
@@ -227,8 +231,7 @@ def _gather(session: Session, root: _Root, group: Any, where: Place) -> None:
     whole = session.unpacked(session.call_function(gather, *inputs))
     for node in session.graph.nodes_since(before):
         node.meta["where"] = where
-        if gather.again:
-            node.meta["region"] = AGAIN
+        node.meta["region"] = AGAIN if gather.again else ONCE
     for parameter, value in zip(group.fsdp_params, whole):
         for owner, name in shards.owners_of(parameter):
             session.effects.stand_in(owner._parameters, name, value)

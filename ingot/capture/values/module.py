@@ -157,11 +157,14 @@ def _forwarded(session: Session, args: Arguments, kwargs: Keywords) -> Forwarded
     if not isinstance(module, ModuleValue):
         raise session.unsupported("call", f"a call of {module.describe()}")
     _refuse_lazy(session, module)
-    if is_sharded_class(module.cls):
-        return forwarded(session, module, args, kwargs)
-    names = [name for name in _HOOKS if _has_hooks(session, module.get_attribute(session, name))]
+    names = []
     for name, table in _OF_ALL_MODULES.items():
         if _has_hooks(session, session.wrap(_TORCH[table.key], table)):
+            names.append(name)
+    if is_sharded_class(module.cls):
+        return forwarded(session, module, args, kwargs, bool(names))
+    for name in _HOOKS:
+        if _has_hooks(session, module.get_attribute(session, name)):
             names.append(name)
     if names:
         of_backward = not {"_backward_hooks", "_backward_pre_hooks"}.isdisjoint(names)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from torch.fx import Node
 
 from ingot.graph.aten_graph import AtenGraph
+from ingot.graph.aten_tracer import AGAIN, BEHIND, ONCE
 from ingot.graph.nodes import is_pointwise_call, order_of, reached_from
 from ingot.graph.passes.ownership import is_view
 from ingot.loops.side_effects import acts, communicates, has_effect
@@ -24,7 +25,8 @@ def gather_early(graph: AtenGraph) -> None:
     """Moves what begins to gather shards right behind the wait for the shards before."""
     gathers = []
     for node in graph.graph.nodes:
-        if _is(node, "all_gather_into_tensor") and _is_of_inputs(node):
+        is_of_shards = node.meta.get("region") in (AGAIN, ONCE)
+        if is_of_shards and _is(node, "all_gather_into_tensor") and _is_of_inputs(node):
             gathers.append(node)
     for before, node in zip([None, *gathers], gathers):
         _begin_behind(graph, None if before is None else _wait_for(before), node)
@@ -84,7 +86,7 @@ def _keeps_its_place(node: Node) -> bool:
     """Whether a gather may not move past a node."""
     if node.op != "call_function" or not has_effect(node.target):
         return False
-    if _is(node, "wait_tensor") or _is(node, "reduce_scatter_tensor") and _ends(node):
+    if _is(node, "wait_tensor") or _is_reduced(node):
         return False
     return acts(node.target)
 
@@ -97,12 +99,18 @@ def reduce_late(graph: AtenGraph) -> None:
     put together, or to the end."""
     reductions = []
     for node in graph.graph.nodes:
-        if _is(node, "reduce_scatter_tensor") and _ends(node):
+        if _is_reduced(node):
             reductions.append(node)
     place = next(iter(reversed(graph.graph.nodes)))
     for node in reversed(reductions):
         _end_before(graph, place, node)
         place = _first_of(node)
+
+
+def _is_reduced(node: Node) -> bool:
+    """Whether it reduces gradients that are returned."""
+    is_behind = node.meta.get("region") == BEHIND
+    return is_behind and _is(node, "reduce_scatter_tensor") and _ends(node)
 
 
 def _first_of(reduction: Node) -> Node:
