@@ -297,7 +297,11 @@ def build(
         loops = log.loops = lower(aten, row.supported(), options.numerics == "fast", target)
         verify(loops)  # 1% of the time, and what is wrong does not reach anybody's memory
     with log.stage("schedule"):
-        tuner = _tuner(device, options.tunes)
+        tuner: Tuner | FewRows | None
+        if options.tunes:
+            tuner = _tuner(device)
+        else:
+            tuner = _estimator(device)
         plan = log.plan = schedule(loops, log.decisions.append, frugal, target, tuner)
     if tuner is not None:
         log.tuned += tuner.notes
@@ -368,17 +372,22 @@ def _detached_windows(aten: AtenGraph, fakes: Sequence[Any]) -> list[OutputWindo
     return windows
 
 
-def _tuner(device: torch.device, measures: bool) -> Tuner | FewRows | None:
-    """What chooses among ways to compute a product, on a GPU, by times that it `measures` or by an
-    estimate."""
+def _estimator(device: torch.device) -> FewRows | None:
+    """What chooses among ways to compute products of a few rows, on a GPU."""
+    if device.type == "cpu" or torch.version.hip:
+        return None
+    from ingot.runtime.measuring import chip_of
+
+    return FewRows(chip_of(device))
+
+
+def _tuner(device: torch.device) -> Tuner | None:
+    """What chooses among ways to compute a product, on a GPU."""
     if device.type == "cpu" or torch.version.hip:
         return None
     from ingot.runtime.measuring import Measurement, chip_of
-
-    chip = chip_of(device)
-    if not measures:
-        return FewRows(chip)
     from ingot.runtime.tuning import Tuner
 
     full = float32_precisions()[0] != "tf32"
+    chip = chip_of(device)
     return Tuner(chip, Measurement(device, chip), ("ieee",) if full else ("ieee", "tf32"))
