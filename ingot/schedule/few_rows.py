@@ -126,7 +126,7 @@ def estimate(sizes: Sizes, itemsize: int, chip: Chip, tiling: Tiling) -> float:
     of_block = tiling.columns * depth * itemsize
     left = rows * depth * itemsize * blocks
     size = parts * columns * depth * itemsize
-    waiting = math.ceil(most / resident) * math.ceil(depth / tiling.depth)
-    waiting *= _STEP + _ELEMENT * tiling.depth
+    steps = math.ceil(most / resident) * math.ceil(depth / tiling.depth)
+    waiting = steps * (_STEP + _ELEMENT * tiling.depth)
     reading = max(size / _MEMORY, (size + left) / _CACHE, most * of_block / each, waiting)
     return _START + reading
