@@ -66,7 +66,8 @@ class FewRows:
         for number, form in enumerate(site.forms):
             for tiling in tilings(form.sizes, site.dtype.itemsize, self.chip):
                 time = estimate(form.sizes, site.dtype.itemsize, self.chip, tiling)
-                time += _KERNEL * (len(site.positions) - len(form.positions) + (form.parts > 1))
+                launches = len(form.groups) + len(site.positions) - len(form.positions)
+                time += _KERNEL * (launches - 1)
                 order = -tiling.depth, -tiling.columns, abs(tiling.stages - USUAL)
                 guesses.append((round(time), number, order, tiling))
         time, number, _, tiling = min(guesses)  # of equal ones that with the longest steps
