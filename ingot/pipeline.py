@@ -374,7 +374,7 @@ def _detached_windows(aten: AtenGraph, fakes: Sequence[Any]) -> list[OutputWindo
 
 def _estimator(device: torch.device) -> FewRows | None:
     """What chooses among ways to compute products of a few rows, on a GPU."""
-    if device.type == "cpu" or torch.version.hip:
+    if device.type != "cuda" or torch.version.hip:
         return None
     from ingot.runtime.measuring import chip_of
 
