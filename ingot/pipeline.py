@@ -376,7 +376,8 @@ class Building:
     def _schedule(self) -> None:
         log = self._log
         with log.stage("schedule"):
-            tuner = _tuner(self._device, self._options.tunes)
+            choose = _tuner if self._options.tunes else _estimator
+            tuner = choose(self._device)
             note = log.decisions.append
             self._plan = schedule(self._loops, note, self._frugal, self._target, tuner)
             log.plan = self._plan
@@ -459,17 +460,22 @@ def _detached_windows(aten: AtenGraph, fakes: Sequence[Any]) -> list[OutputWindo
     return windows
 
 
-def _tuner(device: torch.device, measures: bool) -> Tuner | FewRows | None:
-    """What chooses among ways to compute a product, on a GPU, by times that it `measures` or by an
-    estimate."""
+def _estimator(device: torch.device) -> FewRows | None:
+    """What chooses among ways to compute products of a few rows, on a GPU."""
+    if device.type != "cuda" or torch.version.hip:
+        return None
+    from ingot.runtime.measuring import chip_of
+
+    return FewRows(chip_of(device))
+
+
+def _tuner(device: torch.device) -> Tuner | None:
+    """What chooses among ways to compute a product, on a GPU."""
     if device.type == "cpu" or torch.version.hip:
         return None
     from ingot.runtime.measuring import Measurement, chip_of
-
-    chip = chip_of(device)
-    if not measures:
-        return FewRows(chip)
     from ingot.runtime.tuning import Tuner
 
     full = float32_precisions()[0] != "tf32"
+    chip = chip_of(device)
     return Tuner(chip, Measurement(device, chip), ("ieee",) if full else ("ieee", "tf32"))

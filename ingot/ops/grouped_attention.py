@@ -1,5 +1,7 @@
-"""Attention of a few queries to many keys on a GPU, as when a token is decoded: the heads that
-share keys are rows of one block, which reads these once and where they lie."""
+"""Attention of a few queries to many keys on a GPU, as when a token is decoded.
+
+The heads that share keys are rows of one block, which reads these once and where they lie.
+"""
 
 from __future__ import annotations
 

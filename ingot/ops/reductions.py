@@ -166,8 +166,10 @@ _INSIDE = Fault(IndexError, "a position is outside of its row")  # which cannot 
 
 
 def _position_in_parts(lw: Lowering, out: Spec, kind: str, x: LoopTensor, parts: int) -> LoopTensor:
-    """The position in each part of a row, and that of the part whose extreme is the row's: the
-    first of equal ones, as in a whole row."""
+    """The position in each part of a row, and of these that in the part with the extreme.
+
+    It is the first of equal ones, as in a whole row.
+    """
     lw.share(x)
     dtype, (*rest, whole) = compute_dtype(x.dtype), x.sizes
     length, at = whole // parts, len(rest)

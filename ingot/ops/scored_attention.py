@@ -66,13 +66,14 @@ def by_steps(
     decodes: bool = False,
 ) -> tuple[LoopTensor, LoopTensor | None]:  # fmt: skip
     """The same for decoded steps, and for the logarithms of sums only if they are wanted. Where a
-    token is decoded on a GPU, parts of the keys are shorter."""
+    token is decoded on a GPU, parts of the keys are more and shorter: a block waits for each of its
+    steps, and others read meanwhile."""
     at = _point(query, key, steps)
     body = _weight(lw, steps, [(query, key)], captured, at)
     products = _products(lw, [(query, key)], at, by_keys=False)
     column = loop_symbol("n", value.sizes[2])
     right = _operand(lw, value, (at.number, at.key, column))
-    parts = _parts(lw, at, SHORTEST // 2 if decodes else SHORTEST)
+    parts = _parts(lw, at, 2 if decodes else 1)
     if parts is not None:
         weights = Weights(products, body, True, False)
         return _attention_in_parts(lw, outs, at, parts, column, right, weights, zero_rows)
@@ -87,11 +88,11 @@ def by_steps(
     return _contraction(lw, outs[0], at, rows, column, right, weights), kept
 
 
-def _parts(lw: Lowering, at: _Point, shortest: int = SHORTEST) -> Parts | None:
+def _parts(lw: Lowering, at: _Point, finer: int = 1) -> Parts | None:
     fewest = FEWEST_BLOCKS if lw.target.has_registers else FEWEST_ROWS
     batch = product(extents_of(at.batch)).constant or 0
     queries, keys = at.query.extent.constant or 0, at.key.extent.constant or 0
-    return parts_of(batch, queries, keys, fewest, shortest)
+    return parts_of(batch, queries, keys, fewest * finer, SHORTEST // finer)
 
 
 def _attention_in_parts(

@@ -24,16 +24,23 @@ from ingot.schedule.tilings import SMALLEST, Chip, Sizes
 MOST_ROWS = 64
 SMALL = 1 << 20  # bytes of a weight that is read in no time
 LARGE = 1 << 27  # ... and of one that libraries read as fast as any kernel
+USUAL = 4  # stages
 MARGIN = 0.95  # of the library's estimated time that a kernel may take
 
 # Of an H200: bytes in a nanosecond that all multiprocessors read from memory and from the
 # second-level cache, and one of them; nanoseconds until what is asked for is there, of a kernel
-# beside its reads, and of one that follows.
-_MEMORY, _CACHE, _ONE = 4100.0, 5500.0, 50.0
-_LATENCY, _START, _KERNEL = 900.0, 1800.0, 1500.0
-# The library's calls were measured there with 1 to 64 rows, us: 2 MiB 5.3, 8 MiB 5.6 to 5.8, 32 MiB
-# 10.6 to 13.0, and 13.9 where the depth is larger than the columns, 501 MiB 125 to 134.
-_LIBRARY_START, _LIBRARY_MEMORY = 4000.0, 3700.0
+# beside its reads, and of one that follows; and of a step of a block, for each of its elements of
+# the reduction and beside these, since it waits for the sums of the step before.
+_MEMORY, _CACHE, _ONE = 3900.0, 5000.0, 50.0
+_LATENCY, _START, _KERNEL = 900.0, 1800.0, 2600.0
+_ELEMENT, _STEP = 1.4, 130.0
+# Measured there, of bfloat16, us of the library and of kernels by these constants (16x32x256 for 1
+# row, 32x64x128 for 32): [1, 2048] times 8192 columns 13.0 and 10.1; times 2048 columns 5.6 and
+# 6.0; times 512 columns 5.3 and 5.3; [1, 8192] times 2048 13.9, and 16.8 in one part. With 32 rows
+# 10.6 and 11.7, 5.8 and 6.7, 5.3 and 5.0, 13.5.
+_LIBRARY_START, _LIBRARY_LEAST = 3400.0, 5300.0
+_LIBRARY_MEMORY = {8: 3500.0, MOST_ROWS: 4600.0}  # up to so many rows
+_LIBRARY_DEEP = 1500.0  # where the depth is larger than twice the columns
 _HALVES = (torch.float16, torch.bfloat16)
 
 
@@ -48,24 +55,36 @@ class FewRows:
         return list(map(self._choose, sites))
 
     def _choose(self, site: Site) -> Choice:
-        form = site.forms[0]
-        batch, rows, columns, depth = form.sizes
+        whole = site.forms[0]
+        batch, rows, columns, depth = whole.sizes
         size = columns * depth * site.dtype.itemsize
-        if batch != 1 or rows > MOST_ROWS or site.dtype not in _HALVES or not _streams(form, site):
+        if batch != 1 or rows > MOST_ROWS or site.dtype not in _HALVES:
             return None
-        if not SMALL <= size <= LARGE:
+        if not SMALL <= size <= LARGE or not _streams(whole, site):
             return None
         guesses = []
-        for tiling in tilings(form.sizes, site.dtype.itemsize, self.chip):
-            time = estimate(form.sizes, site.dtype.itemsize, self.chip, tiling)
-            guesses.append((round(time), -tiling.columns, -tiling.stages, tiling))
-        time, *_, tiling = min(guesses)  # of equal ones that with the fewest, longest blocks
-        library = _LIBRARY_START + size / _LIBRARY_MEMORY
-        library += _KERNEL * (len(form.positions) - 1)
-        if time > MARGIN * library:
+        for number, form in enumerate(site.forms):
+            for tiling in tilings(form.sizes, site.dtype.itemsize, self.chip):
+                time = estimate(form.sizes, site.dtype.itemsize, self.chip, tiling)
+                launches = len(form.groups) + len(site.positions) - len(form.positions)
+                time += _KERNEL * (launches - 1)
+                order = -tiling.depth, -tiling.columns, abs(tiling.stages - USUAL)
+                guesses.append((round(time), number, order, tiling))
+        time, number, _, tiling = min(guesses)  # of equal ones that with the longest steps
+        library = library_time(rows, columns, depth, site.dtype.itemsize)
+        if time > MARGIN * (library + _KERNEL * (len(site.positions) - 1)):
             return None
-        self.notes.append(f"{site.title} at {site.where}: a kernel, {tiling}")
-        return form, tiling
+        self.notes.append(f"{site.title} at {site.where}: a kernel, {tiling}, by an estimate")
+        return site.forms[number], tiling
+
+
+def library_time(rows: int, columns: int, depth: int, itemsize: int) -> float:
+    """Nanoseconds of the library's call for a weight in memory."""
+    rate = next(rate for most, rate in _LIBRARY_MEMORY.items() if rows <= most)
+    time = _LIBRARY_START + columns * depth * itemsize / rate
+    if depth > 2 * columns:
+        time += _LIBRARY_DEEP
+    return max(time, _LIBRARY_LEAST)
 
 
 def _streams(form: Form, site: Site) -> bool:
@@ -97,8 +116,8 @@ def estimate(sizes: Sizes, itemsize: int, chip: Chip, tiling: Tiling) -> float:
     What is on its way to a multiprocessor says how fast this reads; that with the most blocks is
     the last to end.
     """
-    _, rows, columns, depth = sizes
-    blocks = math.ceil(columns / tiling.columns)
+    parts, rows, columns, depth = sizes
+    blocks = parts * math.ceil(columns / tiling.columns)
     shared = tiling.stages * (tiling.rows + tiling.columns) * tiling.depth * itemsize
     fitting = max(1, min(chip.shared // shared, 2048 // (32 * tiling.warps)))
     most = math.ceil(blocks / chip.multiprocessors)
@@ -107,7 +126,8 @@ def estimate(sizes: Sizes, itemsize: int, chip: Chip, tiling: Tiling) -> float:
     each = min(_ONE, resident * (tiling.stages - 1) * step / _LATENCY)
     of_block = tiling.columns * depth * itemsize
     left = rows * depth * itemsize * blocks
-    size = columns * depth * itemsize
-    reading = max(size / _MEMORY, (size + left) / _CACHE, most * of_block / each)
-    steps = math.ceil(depth / tiling.depth) * math.ceil(most / resident)
-    return _START + reading + 10.0 * steps
+    size = parts * columns * depth * itemsize
+    steps = math.ceil(most / resident) * math.ceil(depth / tiling.depth)
+    waiting = steps * (_STEP + _ELEMENT * tiling.depth)
+    reading = max(size / _MEMORY, (size + left) / _CACHE, most * of_block / each, waiting)
+    return _START + reading

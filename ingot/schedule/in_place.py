@@ -1,8 +1,8 @@
-"""Custom ops, and on a GPU stores at places that tensors name, write in place again: a copy that is
-made for one to write is not made where nobody reads the original afterwards.
+"""Custom ops, and on a GPU stores at places that tensors name, write in place again.
 
-The original is a temporary that is not read any more once the call has run, or an input whose final
-value is what the calls leave.
+A copy that is made for one to write is not made where nobody reads the original afterwards: that is
+a temporary that is not read any more once the call has run, or an input whose final value is what
+the calls leave.
 """
 
 from __future__ import annotations

@@ -132,9 +132,10 @@ def test_keys_are_read_once_and_where_they_lie(function: Callable[..., Tensor]) 
     args = inputs(32, 32, 8, 2048, 64)
     mask = torch.ones(32, 1, 1, 2048, dtype=torch.bool)
     plan = planned(function, *args, mask)
-    (step,) = plan.steps
-    assert isinstance(step, KernelStep)
-    assert moved(plan) <= 1.01 * sum(t.nbytes for t in args) + args[0].nbytes + mask.nbytes
+    attend, together = plan.steps
+    assert isinstance(attend, KernelStep) and attend.extent.constant == 512
+    assert isinstance(together, KernelStep)
+    assert moved(plan) <= 1.03 * sum(t.nbytes for t in args)
 
 
 def test_a_small_batch_takes_the_keys_in_parts() -> None:
@@ -167,7 +168,7 @@ def test_it_compiles_for_a_gpu() -> None:
     plans = [planned(written_out, *inputs(32, 32, 8, 2048, 64), mask)]
     plans.append(planned(grouped, *inputs(1, 32, 8, 2048, 128)))
     steps = [step for plan in plans for step in plan.steps if isinstance(step, KernelStep)]
-    assert compile_kernels(steps, Gpu("cuda", 90)).function_count == len(steps) == 3
+    assert compile_kernels(steps, Gpu("cuda", 90)).function_count == len(steps) == 4
 
 
 # -- the cache is written in place -----------------------------------------------------------------
