@@ -1,5 +1,5 @@
-"""Custom ops write in place again: a copy that is made for a call to write is not made where nobody
-reads the original afterwards.
+"""Custom ops, and loops at places that a tensor names, write in place again: a copy that is made to
+be written is not made where nobody reads the original afterwards.
 
 The original is a temporary that is not read any more once the call has run, or an input whose final
 value is what the calls leave.
@@ -22,17 +22,25 @@ from ingot.sequences import present
 
 
 def without_copies_to_write(nodes: Sequence[Node], graph: LoopGraph) -> list[Node]:
-    """The nodes, without copies of buffers that a custom op may as well write itself."""
+    """The nodes, without copies of buffers that a custom op may as well write itself, or a loop at
+    places that a tensor names."""
     written: dict[str, None] = {}
     for node in nodes:
         if isinstance(node, Library) and node.ordered:
             written |= dict.fromkeys(node.mutates)
+        elif _writes_at_places(node):
+            written |= dict.fromkeys(node.writes())
     if not written:
         return list(nodes)
     walk = _Copies(nodes, graph)
     for name in written:
         walk.remove(name)
     return present(walk.nodes)
+
+
+def _writes_at_places(node: Node) -> bool:
+    """Whether a node replaces elements that a tensor names, which may be done twice."""
+    return isinstance(node, Pointwise) and node.index.is_indirect and node.mode == "store"
 
 
 _NAME = attrgetter("op")
