@@ -7,7 +7,7 @@ integers of 8 bits or fewer with scales. Sums are float32's for halves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ingot.loops import ops
@@ -16,11 +16,16 @@ from ingot.loops.ir import Body
 from ingot.loops.lowering.context import LARGEST_BODY, Lowering
 from ingot.loops.lowering.values import Index, LoopTensor, Spec, compute_dtype, loops_over
 from ingot.loops.spaces import contiguous_strides
+from ingot.ops.creation import join
 
 # Up to so many rows, sums along memory that is contiguous are bound by reading it, and are loop
 # nests. Measured on an AMD EPYC, 2 cores, x [m, k] times weight [n, k] transposed, us: 1x768x768 13
 # as a nest, 34 in MKL; 2x768x768 28, 69; 3x768x50257 12300 as a nest, 7500 as a contraction.
 FEW_ROWS = 2
+# Halves in memory: of more rows, the library multiplies tiles.
+FEW_ROWS_OF_HALVES = 1
+# Weights that are computed as they are read, once for all of these rows.
+FEW_ROWS_OF_COMPUTED = 8
 MOST_TOGETHER = 8  # numbers that are packed in one element
 FEWEST_STEPS = 8  # of the innermost loop, which fills the lanes of a vector
 
@@ -40,28 +45,58 @@ class Steps(NamedTuple):
         return step * self.together + number
 
 
-def product(lw: Lowering, out: Spec, left: LoopTensor, right: LoopTensor) -> LoopTensor | None:
+Finish = Callable[[Spec, LoopTensor, int | None], LoopTensor]
+"""What is made of sums, for what the result looks like: all rows, or the one of a number."""
+
+
+def product(
+    lw: Lowering, out: Spec, left: LoopTensor, right: LoopTensor, finish: Finish
+) -> LoopTensor | None:
     """left [..., m, k] times right [..., k, n] as sums, float32's for halves.
 
     None where rows are many, or memory is not contiguous along the sum."""
     rows = out.sizes[-2].constant
-    if rows is None or rows > FEW_ROWS:
+    if rows is None or rows > _most_rows(out, right):
         return None
-    if right.buffer is None and (rows > 1 or not _may_be_read_as_made(right)):
+    if right.buffer is None and not _may_be_read_as_made(right):
         return None
     steps = _steps(right, left.sizes[-1])
     if steps is None or lw.view(left).strides[-1] is not ONE:
         return None
+    if rows == 1 or right.buffer is not None:
+        return finish(out, _sums(lw, out, left, right, steps), None)
+    spec = out._replace(sizes=(ONE, out.sizes[-1]))
+    results = []
+    for row in range(rows):
+        results.append(finish(spec, _sums(lw, spec, left, right, steps, row), row))
+    return lw.realize(join(lw, out, results, 0))
+
+
+def _most_rows(out: Spec, right: LoopTensor) -> int:
+    if right.buffer is not None:
+        return FEW_ROWS_OF_HALVES if right.dtype in ops.HALVES else FEW_ROWS
+    return FEW_ROWS_OF_COMPUTED if len(out.sizes) == 2 else 1
+
+
+def _sums(
+    lw: Lowering, out: Spec, left: LoopTensor, right: LoopTensor, steps: Steps,
+    only: int | None = None,
+) -> LoopTensor:  # fmt: skip
+    """The product, or `only` one row of it: nests of several rows are one kernel, which reads each
+    weight once."""
     dtype = compute_dtype(out.dtype)
     sizes = (*out.sizes, *steps.extents)
     count = len(out.sizes)
 
     def compute(index: Index) -> int:
         *batch, row, column = index[:count]
+        if only is not None:
+            row = integer(only)
         terms = []
         for number in range(steps.together):
             at = steps.at(index[count:], number)
-            terms.append((left.load((*batch, row, at)), right.load((*batch, at, column))))
+            x = left.load((*batch, row, at))
+            terms.append((x, right.load((*batch, at, column))))
         return ops.weighted_sum(terms)
 
     products = LoopTensor(sizes, contiguous_strides(sizes), dtype, compute)

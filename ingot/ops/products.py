@@ -18,7 +18,7 @@ from ingot.graph.meta.trials import dtype_of
 from ingot.graph.schemas import Cost
 from ingot.loops import ops
 from ingot.loops.aligned_products import mm_in_parts, suits
-from ingot.loops.expr import ONE, ZERO, Expr, loop_symbol, product
+from ingot.loops.expr import ONE, ZERO, Expr, integer, loop_symbol, product
 from ingot.loops.ir import Access, View
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
@@ -55,10 +55,8 @@ def contracts_in_full() -> bool:
 def contract(lw: Lowering, out: Spec, left: LoopTensor, right: LoopTensor) -> LoopTensor:
     """left [..., m, k] times right [..., k, n], of equal leading sizes, as a contraction or as
     sums."""
-    sums = few_rows.product(lw, out, left, right)
     a, b = lw.view(left), lw.view(right)
-    if sums is None:
-        sums = few_rows.product(lw, out, left, right)
+    sums = few_rows.product(lw, out, left, right, lambda spec, sums, row: sums)
     if sums is not None:
         return sums
     strides = dense_strides(out.sizes, out.strides)
@@ -128,11 +126,11 @@ def addmm(
     # whether NaN and infinities count is for the library to say
     if alpha == 0 or not math.isfinite(alpha):
         raise NotLowered("a product by a number that is 0, infinite or NaN")
+    sums = _of_few_rows(lw, out, x, y, bias, beta, alpha)
+    if sums is not None:
+        return sums
     if contracts(lw, out) or adds_separately(lw, out):
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, beta, alpha)
-    sums = _sums_of_halves(lw, out, x, y)
-    if sums is not None:
-        return _of_sums(lw, out, sums, bias, beta, alpha)
     if (
         lw.target.contracts
         or (beta, alpha) != (1, 1)
@@ -164,13 +162,13 @@ def adds_separately(lw: Lowering, out: Spec) -> bool:
 def _product(
     lw: Lowering, out: Spec, x: LoopTensor, y: LoopTensor, bias: LoopTensor | None
 ) -> LoopTensor:
+    sums = _of_few_rows(lw, out, x, y, bias)
+    if sums is not None:
+        return sums
     if bias is not None and (contracts(lw, out) or adds_separately(lw, out)):
         return _scaled(lw, out, _product(lw, out, x, y, None), bias, 1, 1)
     if contracts(lw, out):
         return contract(lw, out, x, y)
-    sums = _sums_of_halves(lw, out, x, y)
-    if sums is not None:
-        return _of_sums(lw, out, sums, bias, 1, 1)
     if out.strides != contiguous_strides(out.sizes):
         raise NotLowered("a product in another layout")
     if bias is None:
@@ -183,21 +181,29 @@ def _product(
     return lw.result_of(torch.addmm, out, [bias, x, y], out="out")
 
 
-def _sums_of_halves(lw: Lowering, out: Spec, x: LoopTensor, y: LoopTensor) -> LoopTensor | None:
-    """x @ y in float32 for a few rows of halves on a CPU, as sums; None for what the library
-    computes."""
-    if lw.target.contracts and out.dtype in ops.HALVES:
-        return few_rows.product(lw, out, x, y)
-    return None
+def _of_few_rows(
+    lw: Lowering, out: Spec, x: LoopTensor, y: LoopTensor, bias: LoopTensor | None,
+    beta: Any = 1, alpha: Any = 1,
+) -> LoopTensor | None:  # fmt: skip
+    """beta * bias + alpha * (x @ y), rounded once, of a few rows on a CPU; None of others."""
+    if not lw.target.contracts or not (out.dtype in ops.HALVES or contracts(lw, out)):
+        return None
+
+    def finish(spec: Spec, sums: LoopTensor, row: int | None) -> LoopTensor:
+        if bias is not None:
+            added = bias if row is None else _row_of(lw, bias, row)
+            sums = _scaled(lw, spec._replace(dtype=sums.dtype), sums, added, beta, alpha)
+        return lw.rounded_to(spec, sums)
+
+    return few_rows.product(lw, out, x, y, finish)
 
 
-def _of_sums(
-    lw: Lowering, out: Spec, sums: LoopTensor, bias: LoopTensor | None, beta: Any, alpha: Any
-) -> LoopTensor:
-    """beta * bias + alpha * sums, of float32, rounded once."""
-    if bias is not None:
-        sums = _scaled(lw, out._replace(dtype=sums.dtype), sums, bias, beta, alpha)
-    return lw.rounded_to(out, sums)
+def _row_of(lw: Lowering, x: LoopTensor, row: int) -> LoopTensor:
+    """What is added to a row of a matrix, of an `x` that is added to the whole matrix."""
+    if len(x.sizes) < 2 or x.sizes[-2] is ONE:
+        return x
+    spec = Spec((*x.sizes[:-2], ONE, x.sizes[-1]), x.strides, x.dtype)
+    return lw.mapped(x, spec, lambda index: (*index[:-2], integer(row), index[-1]))
 
 
 def _scaled(

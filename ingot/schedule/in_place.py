@@ -1,4 +1,4 @@
-"""Custom ops, and on a GPU stores at places that tensors name, write in place again.
+"""Custom ops, and stores at places that tensors name, write in place again.
 
 A copy that is made for one to write is not made where nobody reads the original afterwards: that is
 a temporary that is not read any more once the call has run, or an input whose final value is what
@@ -26,19 +26,17 @@ def without_copies_to_write(
     nodes: Sequence[Node], graph: LoopGraph, target: Target = CPU
 ) -> list[Node]:
     """The nodes, without copies of buffers that a custom op, or a scatter, may as well write
-    itself.
-
-    On a CPU a scatter whose index is out of range raises an error, before which nothing is to be
-    written."""
+    itself."""
     written: dict[str, None] = {}
     for node in nodes:
         if isinstance(node, Library) and node.ordered:
             written |= dict.fromkeys(node.mutates)
-        elif isinstance(node, Pointwise) and node.scatters and target.has_registers:
-            written[node.target] = None
+        elif isinstance(node, Pointwise) and node.scatters:
+            if target.has_registers or node.mode == "store":
+                written[node.target] = None
     if not written:
         return list(nodes)
-    walk = _Copies(nodes, graph)
+    walk = _Copies(nodes, graph, not target.has_registers)
     for name in written:
         walk.remove(name)
     return present(walk.nodes)
@@ -48,11 +46,14 @@ _NAME = attrgetter("op")
 
 
 class _Copies:
-    """The nodes, with None for those that were removed, and where each buffer is touched."""
+    """The nodes, with None for those that were removed, and where each buffer is touched.
 
-    def __init__(self, nodes: Sequence[Node], graph: LoopGraph) -> None:
+    If `scatters_raise` errors, of indices out of range, the program runs again in eager behind one,
+    which is to find inputs as they were up to the scatter. That may be done twice."""
+
+    def __init__(self, nodes: Sequence[Node], graph: LoopGraph, scatters_raise: bool) -> None:
         self.nodes: list[Node | None] = list(nodes)
-        self.graph = graph
+        self.graph, self.scatters_raise = graph, scatters_raise
         readers, writers = readers_and_writers(nodes)
         self.touches: dict[str, list[int]] = {}
         for name in readers.keys() | writers.keys():
@@ -72,6 +73,8 @@ class _Copies:
             if touches[-1] < call and original not in self.graph.required:
                 self._join(original, copy, begin)
                 self.remove(copy)  # which may begin as a copy of an input now
+            return
+        if self.scatters_raise and touches[0] < begin and isinstance(self.nodes[call], Pointwise):
             return
         later = bisect_left(touches, call)
         if later == len(touches):

@@ -39,7 +39,7 @@ def kinds(function: Any, *args: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("columns, inner", [(1, 1), (7, 3), (33, 130), (65, 1100)])
 def test_halves(rows: int, columns: int, inner: int, dtype: torch.dtype) -> None:
     x = torch.randn(rows, inner).to(dtype)
@@ -47,7 +47,24 @@ def test_halves(rows: int, columns: int, inner: int, dtype: torch.dtype) -> None
     for b in (None, bias):
         more = 0.0 if b is None else b.double()
         assert_product(ingot.compile(F.linear)(x, weight, b), x, weight.t(), more)
-        assert kinds(F.linear, x, weight, b) == ["fused"]
+        assert kinds(F.linear, x, weight, b) == ["fused" if rows == 1 else "extern"]
+
+
+@pytest.mark.parametrize("rows", [2, 5, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_several_rows_read_each_weight_once(rows: int, dtype: torch.dtype) -> None:
+    """They are sums of one kernel, what is added included; the weights may be packed."""
+    x = torch.randn(rows, 96).to(dtype)
+    weight = Int4.of(torch.randn(21, 96).to(dtype))
+    for bias in (torch.randn(21), torch.randn(rows, 21), torch.randn(rows, 1)):
+        bias = bias.to(dtype)
+
+        def f(bias: Tensor, x: Tensor, weight: Int4) -> Tensor:
+            return torch.addmm(bias, x, weight.unpacked().t())
+
+        found = ingot.compile(f)(bias, x, weight)
+        assert_product(found, x, weight.unpacked().t(), bias.double())
+        assert kinds(f, bias, x, weight) == ["fused"]
 
 
 def test_what_is_around_is_part_of_the_kernel() -> None:

@@ -38,7 +38,7 @@ from ingot.schedule.tiling import transposed_loads
 TILE_BYTES = 256  # of a transposed block along the tile loop: four cache lines
 LINE = 64  # elements of one byte in a line of the cache
 PAIRED_ROWS = 64, 1024  # of rows longer than this, up to this, two are computed together
-POINTS_TOGETHER = 4  # sums of what is looked up
+POINTS_TOGETHER = 8  # of sums of what is looked up, and as many more as there are of each point
 
 
 def emit_kernel(
@@ -178,7 +178,7 @@ class KernelEmitter(BodyEmitter):
         scatters = any(store.scatters for stage in kernel.stages for store in stage.stores)
         if scatters or not self._lookups(looped[0], looped[0].loops[-1]):
             return 1
-        return POINTS_TOGETHER
+        return max(1, POINTS_TOGETHER // (1 + len(looped[0].reductions)))
 
     def _is_paired(self) -> bool:
         """Whether two outer points are computed at a time.
