@@ -22,9 +22,8 @@ from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import LoopTensor, Spec, contiguous, stored
 from ingot.loops.scores import Step, Value
 from ingot.loops.spaces import contiguous_strides
-from ingot.ops.grouped_attention import few_queries
 from ingot.ops.op import op
-from ingot.ops.scored_attention import by_steps
+from ingot.ops.scored_attention import by_steps, few_queries
 from ingot.sequences import Args, Kwargs
 from ingot.torch_private import OpOverload, aten
 

@@ -20,6 +20,7 @@ from ingot.loops import ops
 from ingot.loops.aligned_products import mm_in_parts, suits
 from ingot.loops.expr import ONE, ZERO, Expr, integer, loop_symbol, product
 from ingot.loops.ir import Access, View
+from ingot.loops.lowering import few_rows
 from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.rules import LibraryCall, NotLowered
 from ingot.loops.lowering.values import (
@@ -31,7 +32,6 @@ from ingot.loops.lowering.values import (
     numel,
 )
 from ingot.loops.spaces import address_of, contiguous_strides
-from ingot.ops import few_rows
 from ingot.ops.op import op
 from ingot.precision import float32_precisions
 from ingot.sequences import Args, Kwargs
