@@ -65,11 +65,11 @@ MOST_TAPS_OF_GRADIENTS = 49
 H200 and bfloat16 it takes, of cuDNN's time, 0.7 for 3x3, 0.85 for 5x5 and 0.7 for 7x7."""
 
 SUMMED_DOWN = (3, 3), (5, 5)
-"""The windows whose weight's gradient a GPU's kernel sums up. Measured on an H200 with 64 images, of
-cuDNN's time it takes, at strides 1 and 2, 1.1 and 0.9 for 3x3, 1.3 and 0.3 for 5x5 (bfloat16), 0.85
-for all of efficientnet_b0's together; 1.3 at stride 1 for 3x3, 0.8 and 0.5 for 5x5 (float32). For
-7x7 it would take 1.4. cuDNN takes up to a second to make each of its kernels, one after the other,
-at the first call; Triton makes them side by side."""
+"""The windows whose weight's gradient a GPU's kernel sums up. Measured on an H200, 64 images, of
+cuDNN's time at strides 1 and 2: 1.1 and 0.9 for 3x3, 1.3 and 0.3 for 5x5, 0.85 for those of
+efficientnet_b0 together (bfloat16); 1.3 at stride 1 for 3x3, 0.8 and 0.5 for 5x5 (float32). For 7x7
+it would be 1.4. cuDNN takes up to a second to make each of its kernels, one after the other, at the
+first call; Triton makes them side by side."""
 
 
 def convolution_backward(
@@ -175,6 +175,8 @@ def _of_channels(
 def is_summed_down(conv: Convolution, grad: LoopTensor) -> bool:
     """Whether a GPU's kernel walks down the images to sum up the gradient of this weight."""
     if conv.transposed or not conv.is_depthwise(grad):
+        return False
+    if not {grad.dtype, conv.x.dtype} <= {torch.float32, *ops.HALVES}:
         return False
     sizes = (*grad.sizes[1:], *conv.x.sizes[1:])
     window, constant = conv.window, all(size.constant for size in sizes)

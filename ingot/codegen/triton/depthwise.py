@@ -39,7 +39,7 @@ class DepthwiseWriter(Writer):
         self.held = -(-self.height // self.step)
         """How many rows of the tangent are held."""
         self.image_rows, self.image_columns = map(self.known_size, node.images.sizes[2:])
-        self.rows, self.columns = map(self.known_size, node.tangent.sizes[2:])
+        self.tangent_rows, self.tangent_columns = map(self.known_size, node.tangent.sizes[2:])
         self.constants |= {"COLUMNS": blocks.inner, "CHANNELS": blocks.points}
 
     @staticmethod
@@ -72,10 +72,10 @@ class DepthwiseWriter(Writer):
         piece = loop_symbol("piece", self.node.pieces)
         self.symbols[piece] = Value("piece", NO_AXES)
         image, self.top, left = self.node.place(piece)
-        self.bottom = minimum(self.top + self.node.piece.rows, self.rows)
+        self.bottom = minimum(self.top + self.node.piece.rows, self.tangent_rows)
         self.line(f"image = {self.index(image).text}")
         self.line(f"column = {self.index(left).text} + tl.arange(0, COLUMNS)")
-        self.line(f"is_there = (column < {self.columns})[:, None] & is_channel")
+        self.line(f"is_there = (column < {self.tangent_columns})[:, None] & is_channel")
         self.line(f"place = column[:, None] * {self.channels} + channel[None, :]")
         stride, padding = self.node.stride[1], self.node.padding[1]
         for j in range(self.width):
@@ -116,7 +116,7 @@ class DepthwiseWriter(Writer):
     def row_of_tangent(self, name: str, row: str) -> None:
         """A row of the tangent, which is 0 outside of the piece."""
         self.line(f"row = {row}")
-        begin = self.row(self.node.tangent, self.rows, self.columns)
+        begin = self.row(self.node.tangent, self.tangent_rows, self.tangent_columns)
         mask = "is_there & (row >= top) & (row < bottom)"
         self.line(f"{name} = tl.load({begin} + place, mask={mask}, other=0).to(tl.float32)")
 

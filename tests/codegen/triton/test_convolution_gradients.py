@@ -33,7 +33,7 @@ if not INTERPRETED:
         run_interpreted(__file__)
 
 
-from tests.codegen.triton.interpreter import planned_training, run
+from tests.codegen.triton.interpreter import planned, planned_training, run
 
 aten = torch.ops.aten
 HALVES = 4e-3  # the part of a sum of float16 that rounding takes, a few times over
@@ -67,7 +67,7 @@ def test_images_and_their_gradients_have_one_layout() -> None:
             for view in node.args[:2]:
                 assert view.strides[1].constant == 1, node
                 seen += 1
-    assert seen == 2 * 2 + 2 * (2 + 2 + 1)  # a depthwise one's images are a kernel's, both ways
+    assert seen == 2 * 2 + 2 * (2 + 2)  # a depthwise one is kernels', both ways
 
 
 CASES: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
@@ -102,7 +102,7 @@ def test_depthwise(name: str, dtype: torch.dtype) -> None:
 
 SUMMED_DOWN: dict[str, tuple[tuple[int, ...], int, dict[str, Any]]] = {
     "strips of rows": ((1, 6, 30, 5), 3, {"padding": 1}),
-    "several blocks of columns": ((2, 6, 4, 70), 5, {"padding": 2}),
+    "several blocks of columns": ((2, 6, 4, 40), 5, {"padding": 2}),
     "several turns": ((9, 33, 3, 9), 3, {"padding": 1}),
     "fewer images than parts, and a bias": ((1, 40, 5, 5), 5, {"stride": 2}),
 }
@@ -154,14 +154,33 @@ def test_the_library_has_other_weights_gradients(size: int, settings: dict[str, 
     assert depthwise_steps(size, **settings)[-1] == "aten.convolution_backward.default"
 
 
-def sums_of(channels: int, size: int, window: int, dtype: torch.dtype) -> Kernel:
-    """The kernel that sums up the gradient of a weight over 64 images."""
+@interpreted
+@pytest.mark.parametrize("images", [0, 1, 5])
+def test_images_whose_number_varies(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(depthwise, "PROGRAMS", {25: 4})
+
+    def fn(x: Tensor, weight: Tensor) -> Any:
+        settings = [6], [1, 1], [1, 1], [1, 1], False, [0, 0], 6, [False, True, True]
+        return aten.convolution_backward(x.sin(), x, weight, *settings)[1:]
+
+    x, weight = draw(3, 6, 5, 4).to(memory_format=torch.channels_last), draw(6, 1, 3, 3)
+    plan = planned(fn, x, weight, dynamic=True)
+    assert not any(isinstance(step, LibraryStep) for step in plan.steps)
+    x = draw(images, 6, 5, 4).to(memory_format=torch.channels_last)
+    for found, right in zip(run(plan, [x, weight]), fn(x, weight), strict=True):
+        torch.testing.assert_close(found, right)
+
+
+def sums_of(images: int, channels: int, size: int, window: int, dtype: torch.dtype) -> Kernel:
+    """The kernel that sums up the gradient of a weight."""
 
     def fn(x: Tensor, weight: Tensor) -> Tensor:
         return F.conv2d(x.to(dtype), weight.to(dtype), None, 1, window // 2, 1, channels)
 
-    x = torch.empty(64, channels, size, size, memory_format=torch.channels_last)
-    _, _, backward = planned_training(fn, x.requires_grad_(), wanted(channels, 1, window, window))
+    x = torch.empty(images, channels, size, size, device="meta")
+    x = x.to(memory_format=torch.channels_last).requires_grad_()
+    weight = torch.empty(channels, 1, window, window, device="meta").requires_grad_()
+    _, _, backward = planned_training(fn, x, weight)
     (kernel,) = (k for k in backward.kernels if isinstance(k, Kernel) and k.depthwise)
     return kernel
 
@@ -169,9 +188,16 @@ def sums_of(channels: int, size: int, window: int, dtype: torch.dtype) -> Kernel
 @pytest.mark.parametrize("gpu", [Gpu("cuda", 90), Gpu("cuda", 100), Gpu("hip", "gfx942")], ids=str)
 @pytest.mark.skipif(INTERPRETED, reason="nothing is compiled under the interpreter")
 def test_sums_compile(gpu: Gpu) -> None:
-    binary = build(write_kernel(sums_of(40, 14, 5, torch.bfloat16)), gpu)
+    binary = build(write_kernel(sums_of(64, 40, 14, 5, torch.bfloat16)), gpu)
     assert binary.threads == 2 * gpu.warp_size
     assert not re.search(r"st\.local|ScratchSize: [1-9]", binary.assembly)
+
+
+@pytest.mark.skipif(INTERPRETED, reason="nothing is compiled under the interpreter")
+def test_sums_of_more_elements_than_32_bits_count() -> None:
+    written = write_kernel(sums_of(1 << 20, 40, 14, 3, torch.float16))
+    assert not written.short
+    assert "mul.wide" in build(written, Gpu("cuda", 90)).assembly
 
 
 def test_sums_are_the_reduction_that_they_mean() -> None:
