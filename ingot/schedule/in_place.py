@@ -1,7 +1,7 @@
-"""Custom ops, and loops at places that a tensor names, write in place again: a copy that is made to
-be written is not made where nobody reads the original afterwards.
+"""Custom ops, and loops at places that a tensor names, write in place again.
 
-The original is a temporary that is not read any more once the call has run, or an input whose final
+A copy that is made to be written is not made where nobody reads the original afterwards. The
+original is a temporary that is not read any more once the call has run, or an input whose final
 value is what the calls leave.
 """
 
