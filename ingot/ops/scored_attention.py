@@ -324,7 +324,7 @@ def _contraction(
     return lw.rounded_to(out, stored(buffer, sums))
 
 
-# -- a few queries to many keys, as when a token is decoded -----------------------------------------
+# -- a few queries to many keys, as when a token is decoded ----------------------------------------
 
 
 def few_queries(
