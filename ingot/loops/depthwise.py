@@ -49,8 +49,8 @@ def parts_of(sizes: Sequence[Expr], taps: int) -> tuple[Piece, int]:
 
 @dataclass(frozen=True)
 class DepthwiseGradient(Node):
-    """For each part of the results, element of the window and channel, the sum of the `tangent`
-    times what the window shows of the `images` there, in float32.
+    """For each part, element of the window and channel, the sum of the `tangent` times what the
+    window shows of the `images`, in float32.
 
     Both views are (image, channel, row, column), channels innermost and without gaps; `target` is
     (part, row and column of the window, channel), contiguous. The window moves by `stride`, and
