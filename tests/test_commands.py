@@ -170,6 +170,7 @@ LEFT_OUT = {
     "python -m benchmarks.endurance": MINUTES,
     "python -m benchmarks.libraries": MINUTES,
     "python -m benchmarks.quantized": MINUTES,
+    "python -m benchmarks.low_precision": MINUTES,
     "python -m benchmarks.decode --kernels": GPU,
     "python -m benchmarks.profiled": MINUTES,
     "python -m benchmarks.training": MINUTES,

@@ -32,6 +32,7 @@ from ingot.loops.lowering.values import (
     numel,
 )
 from ingot.loops.spaces import address_of, contiguous_strides
+from ingot.ops.creation import join
 from ingot.ops.op import op
 from ingot.precision import float32_precisions
 from ingot.sequences import Args, Kwargs
@@ -56,7 +57,7 @@ def contract(lw: Lowering, out: Spec, left: LoopTensor, right: LoopTensor) -> Lo
     """left [..., m, k] times right [..., k, n], of equal leading sizes, as a contraction or as
     sums."""
     a, b = lw.view(left), lw.view(right)
-    sums = few_rows.product(lw, out, left, right, lambda spec, sums, row: sums)
+    sums = few_rows.product(lw, out, left, right, lambda spec, sums, row: sums, join)
     if sums is not None:
         return sums
     strides = dense_strides(out.sizes, out.strides)
@@ -195,7 +196,7 @@ def _of_few_rows(
             sums = _scaled(lw, spec._replace(dtype=sums.dtype), sums, added, beta, alpha)
         return lw.rounded_to(spec, sums)
 
-    return few_rows.product(lw, out, x, y, finish)
+    return few_rows.product(lw, out, x, y, finish, join)
 
 
 def _row_of(lw: Lowering, x: LoopTensor, row: int) -> LoopTensor:

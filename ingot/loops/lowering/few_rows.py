@@ -16,7 +16,6 @@ from ingot.loops.ir import Body
 from ingot.loops.lowering.context import LARGEST_BODY, Lowering
 from ingot.loops.lowering.values import Index, LoopTensor, Spec, compute_dtype, loops_over
 from ingot.loops.spaces import contiguous_strides
-from ingot.ops.creation import join
 
 # Up to so many rows, sums along memory that is contiguous are bound by reading it, and are loop
 # nests. Measured on an AMD EPYC, 2 cores, x [m, k] times weight [n, k] transposed, us: 1x768x768 13
@@ -47,10 +46,12 @@ class Steps(NamedTuple):
 
 Finish = Callable[[Spec, LoopTensor, int | None], LoopTensor]
 """What is made of sums, for what the result looks like: all rows, or the one of a number."""
+Join = Callable[[Lowering, Spec, Sequence[LoopTensor], int], LoopTensor]
+"""Puts tensors one after the other along a dimension."""
 
 
 def product(
-    lw: Lowering, out: Spec, left: LoopTensor, right: LoopTensor, finish: Finish
+    lw: Lowering, out: Spec, left: LoopTensor, right: LoopTensor, finish: Finish, join: Join
 ) -> LoopTensor | None:
     """left [..., m, k] times right [..., k, n] as sums, float32's for halves.
 
