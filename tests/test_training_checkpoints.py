@@ -4,6 +4,8 @@ checkpointed parts."""
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -448,3 +450,37 @@ def test_second_derivatives_of_a_reentrant_one():
     loss = ingot.compile(lambda x: reentrant(torch.exp, x).sum(), fullgraph=True)(x)
     with pytest.raises(RuntimeError, match="use_reentrant=False"):
         loss.backward(create_graph=True)
+
+
+FIRST_IN_A_PROCESS = """
+import torch, ingot
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+block = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8))
+x = torch.randn(6, 8, requires_grad={tracks})
+kept, gradients = [], []
+
+def pack(tensor):
+    kept[-1] += 1
+    return tensor
+
+for function in (block, ingot.compile(block, fullgraph=True, dynamic={dynamic})):
+    y = checkpoint(function, x, use_reentrant=False)
+    gradients.append(torch.autograd.grad(y.square().sum(), [*block.parameters()]))
+torch.testing.assert_close(*gradients)
+for _ in range(2):
+    kept.append(0)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        ingot.compile(block)(x)
+assert kept[0] == kept[1] > 0, kept
+"""
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("tracks", [False, True])
+def test_a_first_call_in_a_process_saves_what_later_ones_do(tracks, dynamic):
+    """What Ingot finds out once about autograd is nothing that the program saves."""
+    text = FIRST_IN_A_PROCESS.format(tracks=tracks, dynamic=dynamic)
+    run = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]

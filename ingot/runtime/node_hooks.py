@@ -10,13 +10,19 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from ingot.errors import Unsupported, unsupported
-from ingot.torch_private import DisableTorchDispatch, FunctionBase
+from ingot.torch_private import (
+    DisableTorchDispatch,
+    FunctionBase,
+    top_saved_tensors_default_hooks,
+)
 
 _WORD = 8
 _CPP_NODE = 16  # where a Python object that stands for a node of C++ has its address, in bytes
@@ -155,8 +161,11 @@ def _table(hook: int, kind: int) -> dict[int, Any]:
 @functools.cache
 def _places() -> _Places | None:
     """Where nodes have their hooks; None where that is not as expected."""
+    quiet: AbstractContextManager[Any] = nullcontext()
+    if top_saved_tensors_default_hooks(False):  # which would see more than the program saves
+        quiet = saved_tensors_hooks(_same, _same)
     try:
-        with torch.enable_grad(), DisableTorchDispatch():
+        with quiet, torch.enable_grad(), DisableTorchDispatch():
             return _measured_places()
     except _Unexpected:
         return None
@@ -219,6 +228,10 @@ class _Plain(torch.autograd.Function):
 
 def _nothing(*_: Any) -> None:
     pass
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _changes(
