@@ -183,7 +183,7 @@ def test_what_stays_the_librarys() -> None:
         (x, draw(8, 1, 3, 3), 8),  # contiguous
         (x.to(memory_format=LAST), draw(8, 2, 3, 3), 4),  # groups of two channels
         (x.to(memory_format=LAST), draw(16, 1, 3, 3), 8),  # two results for each channel
-        (x.to(memory_format=LAST), draw(8, 1, 5, 5), 8),  # a large window
+        (x.to(memory_format=LAST), draw(8, 1, 7, 7), 8),  # a large window
         (x.to(memory_format=LAST), draw(8, 8, 3, 3), 1),
     ):
         plan = planned_of_any(lambda x, w, g=groups: F.conv2d(x, w, None, 1, 1, 1, g), given, w)
