@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import ingot
 from benchmarks import workloads
-from benchmarks.quantized import HEAD, Int4, Int8, Packed, rotated, with_weights
+from benchmarks.quantized import HEAD, Block, Int4, Int8, Packed, rotated, with_weights
 from ingot.explain.cli import console, positive
 from ingot.explain.measure import interleave
 
@@ -31,16 +31,11 @@ POSITIONS, WIDTH, VOCABULARY = 1024, 2048, 32000
 CPU = torch.device("cpu")
 
 
-class Layer(nn.Module):
-    """Attention over a static cache, and a gated layer, each behind a norm."""
+class Layer(Block):
+    """A `Block` with a static cache, in which the rows of other tokens lie."""
 
     def __init__(self, width: int) -> None:
-        super().__init__()
-        self.before, self.between = nn.RMSNorm(width), nn.RMSNorm(width)
-        self.query, self.out = nn.Linear(width, width, False), nn.Linear(width, width, False)
-        self.key, self.value = (nn.Linear(width, width // 4, False) for _ in range(2))
-        self.gate, self.up = (nn.Linear(width, 4 * width, False) for _ in range(2))
-        self.down = nn.Linear(4 * width, width, False)
+        super().__init__(width)
         cache = torch.zeros(1, width // 4 // HEAD, POSITIONS, HEAD)
         self.register_buffer("keys", cache)
         self.register_buffer("values", cache.clone())
