@@ -392,8 +392,8 @@ def _with_bias(lw: Lowering, out: Spec, result: LoopTensor, bias: LoopTensor | N
 
 
 def _added(lw: Lowering, out: Spec, result: LoopTensor, bias: LoopTensor | None) -> LoopTensor:
-    """A library's result with the bias of each channel added, by whoever reads it: the library, a
-    GPU's, adds it by a kernel of its own."""
+    """A library's result with the bias of each channel added, by whoever reads it. A GPU's library
+    adds it by a kernel of its own."""
     if bias is None:
         return result
 
