@@ -61,6 +61,8 @@ class Blocks:
 
     def shares(self, kernel: Kernel) -> Expr:
         """How many there would be if each took its points alone."""
+        if kernel.members:
+            return sum([choose_blocks(m).count(m) for m in kernel.members], ZERO)
         if kernel.product is not None:
             return kernel.points
         if kernel.depthwise is not None:
@@ -89,6 +91,8 @@ class Blocks:
 def choose_blocks(kernel: Kernel) -> Blocks:
     """The blocks of a kernel, which depend on its sizes alone, and are right for all that symbols
     may be."""
+    if kernel.members:
+        return max(map(choose_blocks, kernel.members), key=lambda blocks: blocks.warps)
     if kernel.product is not None:
         tiling = kernel.product.tiling
         assert tiling is not None
@@ -141,7 +145,7 @@ def blocks_for_some_sizes(kernel: Kernel) -> list[tuple[Blocks, tuple[Condition,
     for row in rows:
         if row.constant is None:
             unknown.append(row)
-    if kernel.run or kernel.product is not None or kernel.depthwise is not None:
+    if kernel.run or kernel.members or kernel.product is not None or kernel.depthwise is not None:
         return result
     if _is_columns(kernel):
         if kernel.points.constant is not None:

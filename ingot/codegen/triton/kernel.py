@@ -37,6 +37,7 @@ MOST_STEPS_AHEAD = 2  # that a block loads before it computes ...
 SHARED = 48 << 10  # ... into so many bytes of shared memory
 REST = 4  # what whole steps leave of a row is taken in steps of which so many make a whole one
 _RESERVED = {"tl", "triton", "libdevice", "helpers"}
+XR = frozenset("xr")
 Body = tuple[str, tuple[tuple[str, int], ...], int, int]
 
 
@@ -80,6 +81,15 @@ def write_kernel(
     Rows, if the kernel has any, must fit registers. The sizes that it takes begin with `sizes`.
     Raises Unsupported for what has no code.
     """
+    if kernel.members:
+        from ingot.codegen.triton.members import write_members
+
+        return write_members(kernel)
+    return writer_of(kernel, form, sizes).write()
+
+
+def writer_of(kernel: Kernel, form: Form | None = None, sizes: Sequence[Symbol] = ()) -> Writer:
+    """What writes a kernel that has no members."""
     kernel = replace(kernel, stages=tuple(map(with_cheaper_ops, kernel.stages)))
     form = form or general_form(kernel)
     writer: type[Writer] = Writer
@@ -94,7 +104,7 @@ def write_kernel(
         writer = DepthwiseWriter
     elif not form.blocks.persistent:
         kernel = in_one_pass(kernel)
-    return writer(kernel, form.blocks, form.short, sizes).write()
+    return writer(kernel, form.blocks, form.short, sizes)
 
 
 class Writer(AccessWriter):
@@ -108,7 +118,7 @@ class Writer(AccessWriter):
         self.asserts = False
 
     def write(self) -> TritonKernel:
-        kernel, name = self.kernel, _identifier(self.kernel.name)
+        kernel, name = self.kernel, identifier(self.kernel.name)
         self.skip()
         self.outer()
         self.stages()
@@ -162,7 +172,7 @@ class Writer(AccessWriter):
         What belongs to columns stays in registers.
         """
         run, stages = self.kernel.run, [stage for stage in self.kernel.stages if stage.loops]
-        self.line(f"block = {self.wide('tl.program_id(0)')}")
+        self.line(f"block = {self.wide(self.program)}")
         self.inner_loops = stages[0].loops
         self.inner(stages[0], inner_size(stages[0]))
         for stage in stages:
@@ -230,6 +240,7 @@ class Writer(AccessWriter):
         lent = {}
         for k, to in loans(parameters):
             lent[parameters[k].name] = parameters[to].name
+        self.ask_early()
         for number, stage in enumerate(self.kernel.stages):
             self.stage_number = number
             loads = set()
@@ -243,6 +254,25 @@ class Writer(AccessWriter):
             touched |= loads | stores
             stored |= stores
             self.stage(stage)
+
+    def ask_early(self) -> None:
+        """Load what later stages read of memory where the first one reads what all blocks share, a
+        row that is in a cache: else the block would wait twice."""
+        stages = [stage for stage in self.kernel.stages if stage.loops]
+        if len(stages) < 2 or not self.blocks.persistent or self.kernel.run:
+            return
+        if any(reads_along(i.attrs[1], self.kernel.loops) for i in stages[0].body.loads):
+            return
+        changing = self.written | self.rows.keys() | self.numbers.keys()
+        for stage in stages[1:]:
+            self.inner_loops = stage.loops
+            self.inner(stage, inner_size(stage))
+            for i in stage.body.loads:
+                name, index = i.attrs
+                if i.args or name in changing or not index.symbols.issubset(self.symbols):
+                    continue
+                if reads_along(index, self.kernel.loops) and reads_along(index, stage.loops):
+                    self.instruction(i, [], stage)
 
     def stage(self, stage: Stage) -> None:
         self.inner_loops = stage.loops
@@ -338,23 +368,29 @@ class Writer(AccessWriter):
         for define in stage.scalars:
             self.scalars[define.name] = values[define.value]
         for a in stage.reductions:
-            value, dtype = self.reduced(a, values, stage), self.partial_dtype(a, stage)
+            value, dtype = self.reduced(a, values, stage, True), self.partial_dtype(a, stage)
             if self.masks["r"] is not None:
                 text = self.in_range(value.text, ops.identity(a.kind, dtype))
                 value = self.fresh(text, value.axes)
             names = [value.text]
             if a.kind.startswith("arg"):
                 names.append(self.position())
-            self.reduce(a, names, dtype)
+            self.reduce(a, names, dtype, value.axes)
         return values
 
     # -- reductions --------------------------------------------------------------------------------
 
-    def reduced(self, a: Accumulate, values: Sequence[Value], stage: Stage) -> Value:
-        """What a reduction is of, in the dtype of its partial results."""
+    def reduced(
+        self, a: Accumulate, values: Sequence[Value], stage: Stage, at_once: bool = False
+    ) -> Value:
+        """What a reduction is of, in the dtype of its partial results. Of one that is done at once,
+        a row that all points share is left alone."""
         dtype, i = self.partial_dtype(a, stage), stage.body.instructions[a.value]
         if dtype is i.dtype:
-            return self.full(values[a.value])
+            value = values[a.value]
+            if at_once and a.kind == "sum" and value.axes == frozenset("r"):
+                return value
+            return self.full(value)
         value = self.full(values[i.args[0]])
         return self.fresh(ops.convert(value.text, torch.bool, dtype), value.axes)
 
@@ -443,8 +479,10 @@ class Writer(AccessWriter):
             total = ops.combine(a.kind, dtype, names[0], value.text)
             self.line(f"{names[0]} = {self.in_range(total, names[0])}")
 
-    def reduce(self, a: Accumulate, names: list[str], dtype: torch.dtype) -> None:
-        """Finish a reduction: its result becomes the scalar."""
+    def reduce(
+        self, a: Accumulate, names: list[str], dtype: torch.dtype, axes: frozenset[str] = XR
+    ) -> None:
+        """Finish a reduction of a value along these axes: its result becomes the scalar."""
         variables = ", ".join(names)
         if a.kind in _FURTHER:
             ignored, at = f"{a.name}_value", f"{a.name}_position"
@@ -457,7 +495,7 @@ class Writer(AccessWriter):
             if a.dtype is not dtype:
                 result = ops.convert(f"({result})", dtype, a.dtype)
         self.line(f"{a.name} = {result}")
-        self.scalars[a.name] = Value(a.name, frozenset("x"))
+        self.scalars[a.name] = Value(a.name, axes - {"r"})
 
     # -- instructions ------------------------------------------------------------------------------
 
@@ -561,7 +599,7 @@ def loops_along(index: Expr, stage: Stage) -> tuple[Symbol, ...]:
     return ()
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
     name = re.sub(r"\W", "_", name)
     if not name or name[0].isdigit() or keyword.iskeyword(name) or name in _RESERVED:
         name = f"kernel_{name}"
