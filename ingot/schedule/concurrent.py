@@ -115,7 +115,8 @@ def _earlier(
             overwritten = {*written, *_lenders(other)}
             if not overwritten.isdisjoint((*reads, *changed)) or not changed.isdisjoint(read):
                 return None
-        if kinds[place] == kind and len(places[place]) < MOST and early <= MOST_EARLY:
+        waits = place == len(places) - 1  # what it makes is there no earlier
+        if kinds[place] == kind and len(places[place]) < MOST and (waits or early <= MOST_EARLY):
             return place
     return None
 

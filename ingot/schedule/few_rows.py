@@ -52,16 +52,30 @@ class FewRows:
         self.notes: list[str] = []
 
     def __call__(self, sites: Sequence[Site], plan: Callable[[Site, Choice], Plan]) -> list[Choice]:
-        return list(map(self._choose, sites))
+        guesses = list(map(self._alone, sites))
+        choices = [choice for _, choice in guesses]
+        for positions in _reading_the_same(sites, guesses):
+            shared = [sites[k] for k in positions]
+            tiling = self._together(shared, sum(guesses[k][0] for k in positions))
+            if tiling is not None:
+                for k in positions:
+                    choices[k] = sites[k].forms[0], tiling
+        for site, choice in zip(sites, choices):
+            if choice is not None:
+                title = f"{site.title} at {site.where}"
+                self.notes.append(f"{title}: a kernel, {choice[1]}, by an estimate")
+        return choices
 
-    def _choose(self, site: Site) -> Choice:
+    def _alone(self, site: Site) -> tuple[float, Choice]:
+        """The best choice for a site, and its estimated nanoseconds; infinite for what is no
+        product of few rows by a weight."""
         whole = site.forms[0]
         batch, rows, columns, depth = whole.sizes
         size = columns * depth * site.dtype.itemsize
         if batch != 1 or rows > MOST_ROWS or site.dtype not in _HALVES:
-            return None
+            return math.inf, None
         if not SMALL <= size <= LARGE or not _streams(whole, site):
-            return None
+            return math.inf, None
         guesses = []
         for number, form in enumerate(site.forms):
             for tiling in tilings(form.sizes, site.dtype.itemsize, self.chip):
@@ -72,10 +86,49 @@ class FewRows:
                 guesses.append((round(time), number, order, tiling))
         time, number, _, tiling = min(guesses)  # of equal ones that with the longest steps
         library = library_time(rows, columns, depth, site.dtype.itemsize)
-        if time > MARGIN * (library + _KERNEL * (len(site.positions) - 1)):
-            return None
-        self.notes.append(f"{site.title} at {site.where}: a kernel, {tiling}, by an estimate")
-        return site.forms[number], tiling
+        library += _KERNEL * (len(site.positions) - 1)
+        if time > MARGIN * library:
+            return library, None
+        return time, (site.forms[number], tiling)
+
+    def _together(self, sites: Sequence[Site], alone: float) -> Tiling | None:
+        """The tiling of products of the same rows that share a launch (`schedule.concurrent`); None
+        where they are estimated to take as long as `alone`."""
+        _, rows, _, depth = sites[0].forms[0].sizes
+        columns = sum(site.forms[0].sizes[2] for site in sites)
+        others = sum(len(site.positions) - len(site.forms[0].positions) for site in sites)
+        itemsize = sites[0].dtype.itemsize
+        guesses = []
+        for tiling in tilings((1, rows, columns, depth), itemsize, self.chip):
+            time = estimate((1, rows, columns, depth), itemsize, self.chip, tiling)
+            order = -tiling.depth, -tiling.columns, abs(tiling.stages - USUAL)
+            guesses.append((round(time), order, tiling))
+        time, _, tiling = min(guesses)
+        return tiling if time + _KERNEL * others <= MARGIN * alone else None
+
+
+def _reading_the_same(
+    sites: Sequence[Site], guesses: Sequence[tuple[float, Choice]]
+) -> list[list[int]]:
+    """The positions of sites whose kernels read the same rows, and need nothing of each other."""
+    shared: dict[tuple[object, ...], list[int]] = {}
+    for k, site in enumerate(sites):
+        form = site.forms[0]
+        contraction = form.groups[0].members[0]
+        assert isinstance(contraction, Contraction)
+        if not math.isfinite(guesses[k][0]) or form.groups[0].prologues != (None, None):
+            continue
+        key = contraction.left.buffer, form.sizes[1], form.sizes[3], site.dtype
+        others = shared.setdefault(key, [])
+        written = set().union(*(_written(sites[j]) for j in others))
+        reads = set().union(*(group.reads for group in form.groups))
+        if written.isdisjoint(reads):
+            others.append(k)
+    return [positions for positions in shared.values() if len(positions) > 1]
+
+
+def _written(site: Site) -> set[str]:
+    return set().union(*(group.writes for group in site.forms[0].groups))
 
 
 def library_time(rows: int, columns: int, depth: int, itemsize: int) -> float:

@@ -2,8 +2,8 @@
 block reads all of it anyway, and the norm alone would be a launch of one block.
 
 That is a chain: sums over the row, numbers made of them, and the row made of these. In its place
-each product gets the chain at its own points, and reads the row as it is made. `fuse` puts them into
-one kernel.
+each product gets the chain at its own points, and reads the row as it is made. `fuse` puts them
+into one kernel.
 """
 
 from __future__ import annotations

@@ -11,13 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ingot.codegen.triton import Gpu, compile_kernels, supported
+from ingot.codegen.triton import supported
 from ingot.codegen.triton.module import available
 from ingot.loops.lowering.lower import lower
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
 from ingot.schedule import schedule
-from ingot.schedule.kernel import Kernel
 from ingot.schedule.plan import KernelStep, Plan
 from tests.codegen.triton.interpreting import INTERPRETED, interpreted, run_interpreted
 from tests.loops.test_lowering import traced
