@@ -29,7 +29,13 @@ from ingot.codegen.triton.rewrite import in_first_steps, with_cheaper_ops
 from ingot.errors import unsupported
 from ingot.loops.expr import Expr, Symbol, integer
 from ingot.loops.ir import Instruction
-from ingot.schedule.blocks import Blocks, inner_size, power_of_two
+from ingot.schedule.blocks import (
+    Blocks,
+    begins_with_shared_row,
+    inner_size,
+    power_of_two,
+    reads_weights,
+)
 from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, loans, scaling
 from ingot.schedule.online import POWERS, in_one_pass
 
@@ -116,6 +122,7 @@ class Writer(AccessWriter):
         super().__init__(kernel, blocks, short, sizes)
         self.scalars: dict[str, Value] = {}
         self.asserts = False
+        self.early: set[tuple[object, ...]] = set()  # loads at the beginning
 
     def write(self) -> TritonKernel:
         kernel, name = self.kernel, identifier(self.kernel.name)
@@ -256,23 +263,36 @@ class Writer(AccessWriter):
             self.stage(stage)
 
     def ask_early(self) -> None:
-        """Load what later stages read of memory where the first one reads what all blocks share, a
-        row that is in a cache: else the block would wait twice."""
-        stages = [stage for stage in self.kernel.stages if stage.loops]
-        if len(stages) < 2 or not self.blocks.persistent or self.kernel.run:
+        """Load first what products of a row read of memory, and what is done with their sums: a
+        block would wait for the row, or for the sums, and then for that."""
+        if not self.blocks.persistent or self.kernel.run or not reads_weights(self.kernel):
             return
-        if any(reads_along(i.attrs[1], self.kernel.loops) for i in stages[0].body.loads):
-            return
-        changing = self.written | self.rows.keys() | self.numbers.keys()
-        for stage in stages[1:]:
-            self.inner_loops = stage.loops
-            self.inner(stage, inner_size(stage))
+        for stage in self.kernel.stages:
+            if stage.loops and not begins_with_shared_row(self.kernel):
+                continue
+            if stage.loops:
+                self.inner_loops = stage.loops
+                self.inner(stage, inner_size(stage))
             for i in stage.body.loads:
-                name, index = i.attrs
-                if i.args or name in changing or not index.symbols.issubset(self.symbols):
-                    continue
-                if reads_along(index, self.kernel.loops) and reads_along(index, stage.loops):
-                    self.instruction(i, [], stage)
+                if self.may_be_early(i, stage):
+                    key = self.key(i, [], stage)
+                    self.known[key] = self.emit(i, [], [])
+                    self.early.add(key)
+
+    def may_be_early(self, i: Instruction, stage: Stage) -> bool:
+        """Whether a load of what belongs to points or rows finds at the kernel's beginning what it
+        would find in its place."""
+        name, index = i.attrs
+        if i.args or name in self.rows or name in self.numbers:
+            return False
+        loops = (*self.kernel.loops, *stage.loops)
+        if not reads_along(index, loops) or not index.symbols.issubset(loops):
+            return False
+        if name not in self.written:
+            return True
+        places = {load.attrs[1] for load in self.kernel.loads if load.attrs[0] == name}
+        places.update(store.index for store in self.kernel.stores if store.buffer == name)
+        return len(places) == 1 and index.symbols.issubset(self.kernel.loops)
 
     def stage(self, stage: Stage) -> None:
         self.inner_loops = stage.loops
@@ -513,21 +533,24 @@ class Writer(AccessWriter):
             if arguments and self.may_be_read(i, stage):
                 everywhere = self.instruction(i._replace(args=()), values, stage)
                 return self.with_conditions(everywhere, arguments, len(values), stage)
-        if i.op == "constant":
-            attrs: tuple[object, ...] = (repr(i.attrs[0]),)
-        else:
-            attrs = i.attrs
-        loops: tuple[Symbol, ...] = ()
-        if i.op in ("load", "index"):
-            loops = loops_along(i.attrs[-1], stage)
-        key = (i.op, tuple(a.text for a in arguments), i.dtype, attrs, loops)
+        key = self.key(i, arguments, stage)
         changes = i.op == "indirect" or (i.op == "load" and i.attrs[0] in self.written)
-        if changes or key not in self.known:
+        if (changes and key not in self.early) or key not in self.known:
             dtypes = []
             for k in i.args:
                 dtypes.append(stage.body.instructions[k].dtype)
             self.known[key] = self.emit(i, arguments, dtypes)
         return self.known[key]
+
+    def key(self, i: Instruction, arguments: Sequence[Value], stage: Stage) -> tuple[object, ...]:
+        """What tells the value of an instruction from others'."""
+        attrs: tuple[object, ...] = i.attrs
+        if i.op == "constant":
+            attrs = (repr(i.attrs[0]),)
+        loops: tuple[Symbol, ...] = ()
+        if i.op in ("load", "index"):
+            loops = loops_along(i.attrs[-1], stage)
+        return (i.op, tuple(a.text for a in arguments), i.dtype, attrs, loops)
 
     def with_conditions(
         self, value: Value, conditions: list[Value], at: int, stage: Stage
