@@ -175,6 +175,7 @@ LEFT_OUT = {
     "python -m benchmarks.quantized": MINUTES,
     "python -m benchmarks.low_precision": MINUTES,
     "python -m benchmarks.decode --kernels": GPU,
+    "python -m benchmarks.few_rows": GPU,
     "python -m benchmarks.profiled": MINUTES,
     "python -m benchmarks.training": MINUTES,
     "python -m benchmarks.distributed": MINUTES,
