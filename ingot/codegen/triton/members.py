@@ -35,6 +35,8 @@ def write_members(kernel: Kernel) -> TritonKernel:
     if kernel.origin.where:
         head.append(f"    # {kernel.origin.where}")
     head.append("    block = tl.program_id(0)")
+    asserts = any(each.asserts for each in written)
+    short = all(each.short for each in written)
     return TritonKernel(
         name,
         "\n\n".join([*texts, "\n".join([*head, *lines]) + "\n"]),
@@ -43,8 +45,8 @@ def write_members(kernel: Kernel) -> TritonKernel:
         (),
         first,
         choose_blocks(kernel).warps,
-        any(each.asserts for each in written),
-        all(each.short for each in written),
+        asserts,
+        short,
         stages=max(each.stages for each in written),
     )
 
