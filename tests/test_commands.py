@@ -94,6 +94,9 @@ SLOW = {
 # -- what is run elsewhere, or not -----------------------------------------------------------------
 
 TESTED = {
+    "python -m tests.ops.index": (
+        "ops/test_records.py::test_the_index_has_each_family_and_its_ops"
+    ),
     "python -m ingot minimize repro.py": "debugging/test_minimizing.py::test_the_command_line",
     "python -m ingot minimize repro.py -o small.py --seconds 50 --limit 30": (
         "debugging/test_minimizing.py::test_the_command_line"
