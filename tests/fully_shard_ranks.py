@@ -495,3 +495,51 @@ def find_order() -> list[str]:
                 words.append(word)
         found.append(" ".join(words[1:]))
     return found
+
+
+# -- what Python runs between kernels --------------------------------------------------------------
+
+_COLLECTIVES = tuple(f"_c10d_functional::{name}" for name in _STEPS)
+
+
+def find_python(count: str, way: str = "model") -> dict[str, dict[str, Any]]:
+    """Of a step of a model of so many sharded layers, forward and backward: how many kernels and
+    collectives the profiler sees, and what Python calls between the first and the last of them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    warnings.simplefilter("ignore")
+    model = made("default", way, count=int(count))
+    for step in range(3):
+        _loss(model, step).backward()
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True) as profiled:
+        _loss(model, 3).backward()
+    events = list(_flat(profiled.profiler.kineto_results.experimental_event_tree()))  # type: ignore[union-attr]
+    begin = next(event.start_time_ns for event in events if "run_backward" in event.name)
+    found = {}
+    for way in ("forward", "backward"):
+        own = [e for e in events if (e.start_time_ns < begin) == (way == "forward")]
+        found[way] = _between(sorted(own, key=lambda event: event.start_time_ns))
+    return found
+
+
+def _flat(events: Any) -> Iterator[Any]:
+    for event in events:
+        yield event
+        yield from _flat(event.children)
+
+
+def _between(events: list[Any]) -> dict[str, Any]:
+    """The same of events in order."""
+    launched = [event.name.startswith(("ingot::", *_COLLECTIVES)) for event in events]
+    first, last = launched.index(True), len(events) - launched[::-1].index(True)
+    counts = {"kernels": 0, "gather": 0, "reduce": 0, "|": 0}
+    python = []
+    for event in events[first:last]:
+        _, _, step = event.name.partition("_c10d_functional::")
+        if step in _STEPS:
+            counts[_STEPS[step]] += 1
+        elif event.name.startswith("ingot::") and "[" in event.name:
+            counts["kernels"] += 1
+        elif event.tag.name.startswith("Py"):
+            python.append(event.name)
+    return {**counts, "python": python}
