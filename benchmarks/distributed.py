@@ -168,8 +168,11 @@ def exposed_communication(events: Iterable[Any]) -> tuple[float, float]:
     """Microseconds of communication in a profiler's events, and of those in which nothing is
     computed."""
     communication, computation = [], []
-    on_device = [e for e in events if "CUDA" in str(e.device_type)]
-    for event in on_device or list(events):
+    events = list(events)
+    on_host = {e.name for e in events if "CUDA" not in str(e.device_type)}
+    # a range of the host's that is marked on the device as well, as FSDP's hooks are, is no kernel
+    on_device = [e for e in events if "CUDA" in str(e.device_type) and e.name not in on_host]
+    for event in on_device or events:
         interval = event.time_range.start, event.time_range.end
         if event.name.startswith(_COMMUNICATES):
             communication.append(interval)
