@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch._dynamo  # which FSDP imports: once, and not in each rank
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh

@@ -35,10 +35,7 @@ class PartsOf:
             self.layout_of = _native.OfTheLast(Layout.of)
 
     def __call__(self, wrapper: Tensor) -> tuple[Tensor, ...]:
-        return self.apart(wrapper)(wrapper)
-
-    def apart(self, wrapper: Tensor) -> TakeApart:
-        return TakeApart(self.layout_of(wrapper), self.gradients)
+        return TakeApart(self.layout_of(wrapper), self.gradients)(wrapper)
 
 
 class WithHistories:
@@ -53,9 +50,8 @@ class WithHistories:
     def __call__(self, *inputs: Tensor) -> Any:
         given = list(inputs)
         wrappers = [given[place] for place in self.places]
-        aparts = [parts.apart(wrapper) for parts, wrapper in zip(self.parts, wrappers)]
         with DisableTorchFunctionSubclass(), torch.enable_grad():
-            locals_ = _Histories.apply(aparts, *wrappers)
+            locals_ = _apply_histories(self.parts, *wrappers)
         for place, local in zip(self.places, locals_):
             given[place] = local
         return self.run(*given)
@@ -63,9 +59,13 @@ class WithHistories:
 
 class _Histories(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, aparts: Sequence[TakeApart], *wrappers: Any) -> Any:  # type: ignore[override]
+    def forward(ctx: Any, parts: Sequence[PartsOf], *wrappers: Any) -> Any:  # type: ignore[override]
         ctx.set_materialize_grads(False)
-        ctx.aparts = aparts
+        ctx.parts = parts
+        ctx.layouts = []  # of DTensors whose gradients nothing is known of yet
+        for one, wrapper in zip(parts, wrappers):
+            is_known = one.gradients is not None and one.gradients.layout is not None
+            ctx.layouts.append(None if is_known else one.layout_of(wrapper))
         return tuple([wrapper._local_tensor.detach() for wrapper in wrappers])
 
     @staticmethod
@@ -73,11 +73,17 @@ class _Histories(torch.autograd.Function):
         tracks = torch.is_grad_enabled()
         results: list[Tensor | None] = [None]
         with DisableTorchFunctionSubclass():
-            for apart, gradient in zip(ctx.aparts, gradients):
+            for parts, layout, gradient in zip(ctx.parts, ctx.layouts, gradients):
                 if gradient is None:
                     results.append(None)
-                elif tracks and gradient.requires_grad:
-                    results.append(Wrap(apart.layout_of_gradient(), True)(gradient))
+                    continue
+                expected = TakeApart(layout, parts.gradients).layout_of_gradient()
+                if tracks and gradient.requires_grad:
+                    results.append(Wrap(expected, True)(gradient))
                 else:
-                    results.append(apart.layout_of_gradient().make((gradient,)))
+                    results.append(expected.make((gradient,)))
         return tuple(results)
+
+
+# `apply` itself looks at each argument, for transforms of torch.func; guards see to these
+_apply_histories = super(torch.autograd.Function, _Histories).apply  # type: ignore[misc]
