@@ -13,7 +13,7 @@ static PyObject *storage_owners, *name_use_count, *name_untyped_storage;
 static Py_ssize_t idle_references; /* to the object that Python has of a storage, where only torch
                                       and whoever asks for it hold it; 0: not known */
 static PyObject *keepers; /* of memory that recordings write again: how many owners it has when
-                             nobody borrows it */
+                             nobody borrows it, and the object that Python has of the storage */
 static Py_ssize_t data_in_storage; /* bytes; the deleter comes next */
 
 enum { STORAGE_BYTES = 64, DEVICE_TYPES = 2 };
@@ -27,12 +27,16 @@ static long read_count(PyObject *stolen) {
     return count;
 }
 
-/* Of the owners of memory, those that a recording is. */
+/* Of the owners of memory, those that a recording is; 0 where somebody has asked for the storage
+   and holds it. */
 static long kept_by(PyObject *storage) {
-    PyObject *count =
+    PyObject *kept =
         storage && PyDict_GET_SIZE(keepers) ? PyDict_GetItemWithError(keepers, storage) : NULL;
     PyErr_Clear();
-    return count ? PyLong_AsLong(count) : 0;
+    if (kept == NULL ||
+        Py_REFCNT(PyTuple_GET_ITEM(kept, 1)) != PyLong_AsSsize_t(PyTuple_GET_ITEM(kept, 2)))
+        return 0;
+    return PyLong_AsLong(PyTuple_GET_ITEM(kept, 0));
 }
 
 static long owners_of(PyObject *storage) {
@@ -129,12 +133,17 @@ PyObject *ingot_lent(PyObject *tensor, const IngotLayout *layout) {
 
 /* -- what recordings keep ---------------------------------------------------------------------- */
 
-static PyObject *keep(PyObject *Py_UNUSED(module), PyObject *arguments) {
-    PyObject *storage, *owners;
-    if (!PyArg_ParseTuple(arguments, "O!O!", &PyLong_Type, &storage, &PyLong_Type, &owners) ||
-        PyDict_SetItem(keepers, storage, owners) < 0)
+static PyObject *keep(PyObject *Py_UNUSED(module), PyObject *const *arguments, Py_ssize_t count) {
+    if (count != 3 || !PyLong_Check(arguments[0]) || !PyLong_Check(arguments[1])) {
+        PyErr_SetString(PyExc_TypeError, "keep_lending takes two numbers and an object");
         return NULL;
-    Py_RETURN_NONE;
+    }
+    /* a reference of the caller's goes, and the tuple's comes */
+    PyObject *kept =
+        Py_BuildValue("OOn", arguments[1], arguments[2], (Py_ssize_t)Py_REFCNT(arguments[2]));
+    const int failed = kept == NULL || PyDict_SetItem(keepers, arguments[0], kept) < 0;
+    Py_XDECREF(kept);
+    return failed ? NULL : Py_NewRef(Py_None);
 }
 
 static PyObject *let_go(PyObject *Py_UNUSED(module), PyObject *storage) {
@@ -147,10 +156,11 @@ static PyObject *let_go(PyObject *Py_UNUSED(module), PyObject *storage) {
 }
 
 static PyMethodDef methods[] = {
-    {"keep_lending", keep, METH_VARARGS,
-     "keep_lending(storage, owners): memory of so many owners, which is written anew only while it "
-     "has no more, may be "
-     "lent by the one tensor that shows it besides. To be taken back before its owners die."},
+    {"keep_lending", (PyCFunction)(void (*)(void))keep, METH_FASTCALL,
+     "keep_lending(storage, owners, object): memory of so many owners, which is written "
+     "anew only while it has no more, may be lent by the one tensor that shows it besides, unless "
+     "the object of the storage has more references than now. To be taken back before its owners "
+     "die."},
     {"stop_lending", let_go, METH_O, "stop_lending(storage): takes that back."},
     {NULL, NULL, 0, NULL},
 };

@@ -177,17 +177,20 @@ def convolution(lw: Lowering, out: Spec, *args: Any) -> LoopTensor:
             pass
     last = channels_last_strides(out.sizes)
     converts = not lw.target.contracts or out.dtype in ops.HALVES
-    if converts and out.strides == last != contiguous_strides(out.sizes):
-        # else the library converts, and back
-        x, weight, *rest = args
-        images = all_channels_last(lw, x), all_channels_last(lw, weight)
-        return lw.result_of(aten.convolution.default, out, [*images, *rest])
-    if lw.fast_libraries:  # in any layout
-        return lw.result_of(aten.convolution.default, out, args)
-    # The library's method, and with it the error, depends on the layout: oneDNN's for channels-last
-    # images has up to twice the error of that for contiguous ones. So it is given the layout of
-    # eager.
-    raise NotLowered("a convolution for the library")
+    is_last = out.strides == last != contiguous_strides(out.sizes)
+    x, weight, bias, *rest = args
+    if converts and is_last:  # else the library converts, and back
+        x, weight = all_channels_last(lw, x), all_channels_last(lw, weight)
+    elif not lw.fast_libraries:
+        # The library's method, and with it the error, depends on the layout: oneDNN's for
+        # channels-last images has up to twice the error of that for contiguous ones. So it is given
+        # the layout of eager.
+        raise NotLowered("a convolution for the library")
+    if lw.target.contracts or not (is_last or rest[-1] == 1):
+        # with a kernel that adds the bias: each of a CPU's, and a GPU's for groups
+        return lw.result_of(aten.convolution.default, out, [x, weight, bias, *rest])
+    result = lw.result_of(aten.convolution.default, out, [x, weight, None, *rest])
+    return _added(lw, out, result, bias)
 
 
 # -- channels last ---------------------------------------------------------------------------------
@@ -386,6 +389,18 @@ def _with_bias(lw: Lowering, out: Spec, result: LoopTensor, bias: LoopTensor | N
     )
     value.finishes = True
     return value
+
+
+def _added(lw: Lowering, out: Spec, result: LoopTensor, bias: LoopTensor | None) -> LoopTensor:
+    """A library's result with the bias of each channel added, by whoever reads it. A GPU's library
+    adds it by a kernel of its own."""
+    if bias is None:
+        return result
+
+    def compute(index: Index) -> int:
+        return rounded(apply("add", result.load(index), bias.load((index[1],))), out.dtype)
+
+    return lw.computed(out, compute, [result, bias], cost=1)
 
 
 def _patches(lw: Lowering, out: Spec, x: LoopTensor, weight: LoopTensor) -> LoopTensor:

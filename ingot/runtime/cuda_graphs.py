@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -197,17 +198,19 @@ def _takes_mask(node: Any, buffers: Mapping[str, Any]) -> bool:
 class Results:
     """The tensors that a recording writes for its caller, at the same place in each replay.
 
-    `lent` says that somebody may hold one.
+    `lent` says that somebody may hold one: a tensor more is an owner more of the storage, and
+    whoever asked for the storage has a reference to the object that Python has of it. torch makes
+    that object when it is first asked for, and it is an owner from then on; so all are made here.
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
-        # Asked for without making storages Python objects, which would be owners that come and go
-        # unseen.
         self.storages = _native.storages(self.tensors)
         self.bytes = _bytes(self.tensors)
         self.addresses = self._addresses()
+        self.objects = [t.untyped_storage() for t in tensors]
         self.owners: list[int] = []
+        self.references: list[int] = []
         self.loans: list[int] = []
         self.lent, self.moved = False, False
 
@@ -220,23 +223,29 @@ class Results:
 
     def settle(self) -> None:
         """To be called when nobody else holds one."""
-        self.owners = list(map(_storage_owners, self.storages))
+        self.owners, self.references = self._holders()
 
-    def lend(self, position: int) -> None:
-        """Once settled: let the backward reuse the memory of this one; its result is held alike."""
-        self.loans.append(self.storages[position])
-        _native.keep_lending(self.storages[position], self.owners[position])
+    def _holders(self) -> tuple[list[int], list[int]]:
+        return list(map(_storage_owners, self.storages)), list(map(sys.getrefcount, self.objects))
+
+    def lend(self, positions: Iterable[int]) -> None:
+        """Once settled: let the backward reuse the memory of these; its results are held alike."""
+        for k in positions:
+            self.loans.append(self.storages[k])
+            _native.keep_lending(self.storages[k], self.owners[k], self.objects[k])
+        self.references = self._holders()[1]  # the loans have some
 
     def are_free(self) -> bool:
         """Whether nobody holds one, and all are in place: holders can resize a tensor's memory."""
-        if self.lent and list(map(_storage_owners, self.storages)) == self.owners:
+        if self.lent and self._holders() == (self.owners, self.references):
             self.lent = False
             self.moved = self.moved or self._addresses() != self.addresses
         return not self.lent
 
     def positions_in_use(self) -> list[int]:
         """The positions of those that somebody holds."""
-        return [k for k, s in enumerate(self.storages) if _storage_owners(s) != self.owners[k]]
+        now, before = zip(*self._holders()), zip(self.owners, self.references)
+        return [k for k, (a, b) in enumerate(zip(now, before)) if a != b]
 
     def shares(self, position: int) -> bool:
         """Whether another one has the same memory."""
@@ -452,7 +461,7 @@ class Replayed:
         self.scaled = _scaled_in_place(program)
         self.places = [place[1:] for place in program.plan.graph.symbols]
         self.known: dict[tuple[Hashable, ...], Sizes] = {}
-        self.calls, self.replays, self.why = 0, 0, ""
+        self.calls, self.replays, self.held, self.why = 0, 0, 0, ""
         self.paused = False  # while steps are to be measured one by one
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
@@ -477,6 +486,8 @@ class Replayed:
             count += len(sizes.recordings)
         reasons.pop("", None)
         text = f"{count} recorded, {self.replays} of {self.calls} calls replayed"
+        if self.held:
+            text += f", {self.held} not while results of others were held"
         if reasons:
             return f"{text}: {'; '.join(reasons)}"
         return text
@@ -534,6 +545,7 @@ class Replayed:
             few = copied <= max(COPIED_BYTES, last.results.bytes // 4)
             if few and self._saves_more_than(copied):
                 sizes.copied.update(positions)
+            self.held += 1
             return None
         return self._record(sizes, memory.pool(), inputs)
 
@@ -559,10 +571,11 @@ class Replayed:
             return None
         recording.results.settle()
         visible = recording.count if self.visible is None else self.visible
-        for position, k in enumerate(recording.owned):
-            t = recording.results.tensors[position]
+        lent = []
+        for position, (k, t) in enumerate(zip(recording.owned, recording.results.tensors)):
             if k >= visible and not self._saves_more_than(t.nbytes):
-                recording.results.lend(position)
+                lent.append(position)
+        recording.results.lend(lent)
         pool.recordings.append((weakref.ref(recording), recording.results))
         sizes.recordings.append(recording)
         return recording

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.profiler import ProfilerActivity, profile
 
 import ingot
-from tests.gpu.checks import CLOSE, agree, assert_compiled
+from tests.gpu.checks import CLOSE, agree, assert_compiled, gradients_agree
 from tests.oracle import EXACT
 
 LAST = torch.channels_last
@@ -61,7 +62,8 @@ def test_windows_of_channels(stride: int, padding: int, dtype: torch.dtype) -> N
 def test_gradients_of_windows_of_channels(
     shape: tuple[int, ...], window: int, settings: dict[str, Any], dtype: torch.dtype
 ) -> None:
-    """Those of the weight and the bias against sums of float64, and the same at each call."""
+    """Those of the weight and the bias against sums of float64, and the same at each call. The
+    library, which has the dilated ones, does not round to TF32 here."""
     channels = shape[1]
 
     def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
@@ -72,7 +74,8 @@ def test_gradients_of_windows_of_channels(
     w = (draw(channels, 1, window, window, dtype=dtype, seed=1) / window).requires_grad_()
     b = draw(channels, dtype=dtype, seed=2).requires_grad_()
     compiled = ingot.compile(fn, fullgraph=True)
-    found, again = compiled(x, w, b), compiled(x, w, b)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        found, again = compiled(x, w, b), compiled(x, w, b)
     y = found[0].detach()  # whose rounding is part of what the gradients are of
     exact = torch.ops.aten.convolution_backward(
         (2 * y).double(), x.detach().double(), w.detach().double(), [channels],
@@ -81,6 +84,47 @@ def test_gradients_of_windows_of_channels(
     for gradient, same, right in zip(found[1:], again[1:], exact, strict=True):
         assert torch.equal(gradient, same)
         assert (gradient.double() - right).norm() < ROUNDING[dtype] * right.norm()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_bias_is_added_by_who_reads_the_result(
+    groups: int, transposed: bool, dtype: torch.dtype
+) -> None:
+    x = draw(3, 32, 17, 16, dtype=dtype).to(memory_format=LAST)
+    w = draw(32, 32 // groups, 3, 3, dtype=dtype, seed=1) / 8
+    b = draw(32, dtype=dtype, seed=2)
+    op = F.conv_transpose2d if transposed else F.conv2d
+
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return op(x, w, b, padding=1, groups=groups).relu() * 2
+
+    compiled = assert_compiled(fn, x, w, b)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        compiled(x, w, b)
+        torch.cuda.synchronize()
+    assert not [event.name for event in profiled.events() if "elementwise" in event.name]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_groups_of_channels_lie_side_by_side(dtype: torch.dtype) -> None:
+    """The library converts no images between two layouts, forward or backward."""
+    x = draw(4, 48, 28, 28, dtype=dtype).requires_grad_()
+    narrow, wide = (draw(48, n, k, k, dtype=dtype, seed=k) / 8 for n, k in ((48, 1), (8, 3)))
+    weights = narrow.requires_grad_(), wide.requires_grad_(), narrow.detach().requires_grad_()
+
+    def fn(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        y = F.conv2d(F.conv2d(x, a).relu(), b, None, 1, 1, 1, 6).relu()
+        return F.conv2d(y, c)
+
+    compiled = ingot.compile(fn, fullgraph=True)
+    gradients_agree(fn, x, *weights, compiled=compiled, strides=False)
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        compiled(x, *weights).sum().backward()
+        torch.cuda.synchronize()
+    names = [event.name for event in profiled.events()]
+    assert not [name for name in names if "nchwToNhwc" in name or "nhwcToNchw" in name]
 
 
 ROUNDING = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}

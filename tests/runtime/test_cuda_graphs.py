@@ -120,6 +120,30 @@ def test_what_is_held_by_a_view_a_list_or_a_history_stays(machine: FakeGraphs) -
             torch.testing.assert_close(kept, hold(value))
 
 
+def test_a_storage_that_was_looked_at_is_not_held(machine: FakeGraphs) -> None:
+    """torch keeps the Python object of a storage as long as the storage."""
+    machine.costs = replace(machine.costs, twin_bytes=0)
+    fn, x, w = compiled(layers), draw(8, 8), draw(8, 8, seed=1)
+    for _ in range(8):
+        fn(x, w).untyped_storage()
+    assert machine.captures == 1 and machine.replays == 6
+
+
+def test_what_a_backward_would_borrow_is_not_held_afterwards(machine: FakeGraphs) -> None:
+    """It looks who owns what a recording has written, as long as it is not replayed itself."""
+    machine.costs = replace(machine.costs, twin_bytes=0, launch_seconds=1.0)
+    run, x, target = compiled(F.cross_entropy), draw(64, 1000).requires_grad_(), torch.arange(64)
+    for k in range(10):
+        x.grad = None
+        loss = run(x, target)
+        backward = Compiler.of(run).compilations[-1].backward  # type: ignore[union-attr]
+        if backward is not None and backward.log.replayed is not None:
+            backward.log.replayed.paused = k < 4
+        loss.backward()
+        del loss
+    assert replayed(run).describe() == "1 recorded, 8 of 10 calls replayed"
+
+
 def test_the_last_result_in_a_loop_takes_a_second_recording(machine: FakeGraphs) -> None:
     fn, x, w = compiled(layers), draw(8, 8), draw(8, 8, seed=1)
     for _ in range(12):

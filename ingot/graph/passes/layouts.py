@@ -166,13 +166,13 @@ def _suits_gpu(node: Any) -> bool:
     if value.device.type != "cuda" or weight.dim() != 4:
         return False
     is_half = value.dtype in (torch.float16, torch.bfloat16)
+    if is_half:
+        return groups == 1 or not transposed
     if groups > 1:
         if transposed or weight.shape[1] != 1 or groups != weight.shape[0]:
             return False
         is_small = math.prod(weight.shape[2:]) <= WINDOW_IN_FULL
-        return is_half or (value.dtype is torch.float32 and is_small)
-    if is_half:
-        return True
+        return value.dtype is torch.float32 and is_small
     if value.dtype is not torch.float32 or not torch.backends.cudnn.allow_tf32:
         return False
     if geometry.has_symbols(weight.shape):
