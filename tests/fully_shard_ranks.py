@@ -3,6 +3,7 @@ test_fully_shard.py."""
 
 from __future__ import annotations
 
+import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -384,6 +385,36 @@ def _seconds(model: nn.Module) -> float:
                 model(x)
             rounds.append(time.process_time() - start)
     return min(rounds[2:])
+
+
+def find_ways() -> str:
+    return ",".join(WAYS)
+
+
+def find_alive(way: str) -> tuple[list[int], int]:
+    """How many tensors there are after each of some steps without the collector of garbage, and how
+    many it finds then."""
+    warnings.simplefilter("ignore")
+    model = made("default", way)
+
+    def step() -> None:
+        _loss(model, 0).backward()
+        model.zero_grad()
+
+    for _ in range(9):  # the eighth looks again at who waits for gradients
+        step()
+    gc.collect()
+    gc.disable()
+    counts = []
+    for _ in range(6):
+        step()
+        counts.append(_tensors())
+    gc.collect()
+    return counts, counts[-1] - _tensors()
+
+
+def _tensors() -> int:
+    return sum(isinstance(one, Tensor) for one in gc.get_objects())
 
 
 # -- whole models as one graph ---------------------------------------------------------------------

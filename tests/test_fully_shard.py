@@ -121,18 +121,42 @@ def test_whole_models(ranks: int, sharding: str) -> None:
     require_whole(ranks, sharding, "0")
 
 
+WAYS = (
+    "blocks,blocks in place,forwards",
+    "sharded blocks,sharded blocks in place",
+    "sharded forwards,model",
+)
+"""All ways to compile, in parts that take as long."""
+
+
 @long
+@pytest.mark.parametrize("ways", WAYS)
 @pytest.mark.parametrize("sharding", SHARDINGS)
-def test_two_ranks(sharding: str) -> None:
-    for rank in on_ranks(2, PLACE, sharding):
+def test_two_ranks(sharding: str, ways: str) -> None:
+    for rank in on_ranks(2, PLACE, sharding, ways):
         require(rank)
 
 
 @long
+@pytest.mark.parametrize("ways", WAYS)
 @pytest.mark.parametrize("sharding", OF_FOUR)
-def test_four_ranks(sharding: str) -> None:
-    for rank in on_ranks(4, PLACE, sharding):
+def test_four_ranks(sharding: str, ways: str) -> None:
+    for rank in on_ranks(4, PLACE, sharding, ways):
         require(rank)
+
+
+@long
+def test_the_parts_are_all_ways() -> None:
+    assert on_ranks(1, "tests.fully_shard_ranks:find_ways")[0] == ",".join(WAYS)
+
+
+@long
+@pytest.mark.parametrize("way", ["model", "sharded forwards", "blocks"])
+def test_nothing_of_a_step_is_alive_after_it(way: str) -> None:
+    """Without the collector of garbage there are as many tensors after each step, and no garbage
+    holds any."""
+    for counts, collected in on_ranks(2, "tests.fully_shard_ranks:find_alive", way):
+        assert counts == counts[:1] * len(counts) and not collected, (counts, collected)
 
 
 @long

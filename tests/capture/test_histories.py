@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -175,3 +176,20 @@ def test_other_distributions_are_other_programs() -> None:
                 result = compiled(w)
                 assert result.requires_grad is requires_grad and result.shape == shape
                 torch.testing.assert_close(result.full_tensor(), value.reshape(shape) * 2)
+
+
+def test_nothing_of_a_step_is_alive_after_it() -> None:
+    """Neither activations nor parts of parameters, without the collector of garbage."""
+    model = made()
+    compiled = ingot.compile(model)
+    counts = []
+    gc.disable()
+    try:
+        for step in range(12):
+            compiled(batch()).sum().backward()
+            model.zero_grad()
+            if step > 6:
+                counts.append(sum(isinstance(one, Tensor) for one in gc.get_objects()))
+    finally:
+        gc.enable()
+    assert counts == counts[:1] * len(counts)
