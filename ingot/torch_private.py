@@ -186,6 +186,7 @@ create_function_from_graph = find("torch._C._create_function_from_graph", option
 get_graph_executor_optimize = find("torch._C._get_graph_executor_optimize", optional=True)
 set_graph_executor_optimize = find("torch._C._set_graph_executor_optimize", optional=True)
 ScriptFunction = find("torch._C.ScriptFunction", optional=True)
+ListType = find("torch._C.ListType", optional=True)
 JITException = find("torch._C.JITException", optional=True)
 
 # -- modes and dispatch ----------------------------------------------------------------------------

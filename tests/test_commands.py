@@ -94,6 +94,9 @@ SLOW = {
 # -- what is run elsewhere, or not -----------------------------------------------------------------
 
 TESTED = {
+    "python -m tests.ops.index": (
+        "ops/test_records.py::test_the_index_has_each_family_and_its_ops"
+    ),
     "python -m ingot minimize repro.py": "debugging/test_minimizing.py::test_the_command_line",
     "python -m ingot minimize repro.py -o small.py --seconds 50 --limit 30": (
         "debugging/test_minimizing.py::test_the_command_line"
@@ -172,6 +175,7 @@ LEFT_OUT = {
     "python -m benchmarks.quantized": MINUTES,
     "python -m benchmarks.low_precision": MINUTES,
     "python -m benchmarks.decode --kernels": GPU,
+    "python -m benchmarks.few_rows": GPU,
     "python -m benchmarks.profiled": MINUTES,
     "python -m benchmarks.training": MINUTES,
     "python -m benchmarks.distributed": MINUTES,

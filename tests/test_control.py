@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import pickle
 import re
 import subprocess
@@ -103,6 +104,23 @@ class TestDisable:
         assert Compiler.of(inner).compilations == []
         assert_near(ingot.compile(lambda x: outer(x) + inner(x))(X), X * 0 + 2)
         assert_near(inner(X), X * 0)
+
+    def test_an_equal_call_that_was_compiled_before_is_collected(self):
+        """What calls a disabled function in the user's place is never captured as the user's."""
+
+        def backend(gm, inputs):
+            def run(*args):
+                gc.collect()
+                return gm(*args)
+
+            return run
+
+        def breaks():
+            compiled = ingot.compile(lambda x: disabled(x.sin()).cos(), backend=backend)
+            compiled(X)
+            return [(b.wrote, b.times) for b in ingot.explain(compiled)(X).breaks]
+
+        assert [breaks() for _ in range(3)] == [[("disabled(x.sin())", 1)]] * 3
 
     def test_an_error_leaves_it(self):
         def fails(x):

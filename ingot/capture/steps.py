@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType, TracebackType
@@ -259,12 +258,16 @@ def _matches(raised: BaseException, classes: Any) -> bool:
     return issubclass(type(raised), classes)
 
 
-_step_codes: weakref.WeakSet[CodeType] = weakref.WeakSet()
+_SEEMING = object()
+"""The last constant of the code of such functions. The code itself says what it is: a set of codes
+would not do, as codes compare by value, and a weak set forgets both of two equal ones when the
+first of them dies."""
 
 
 def is_step(code: CodeType) -> bool:
     """Whether it is the code of a function that only seems to be the user's."""
-    return code in _step_codes
+    constants = code.co_consts
+    return bool(constants) and constants[-1] is _SEEMING
 
 
 def behind_steps(traceback: TracebackType | None) -> TracebackType | None:
@@ -303,14 +306,13 @@ def user_function(
     exec(compile(source, "<ingot step>", "exec"), scope)
     step: FunctionType = scope["make_step"](*helpers.values())
     step_code = step.__code__.replace(
+        co_consts=(*step.__code__.co_consts, _SEEMING),
         co_name=code.co_name,
         co_qualname=code.co_qualname,
         co_filename=code.co_filename,  # which no file may be called: compile() would refuse it
         co_firstlineno=line,
     )
-    function = FunctionType(step_code, namespace, code.co_name, None, step.__closure__)
-    _step_codes.add(step_code)
-    return function
+    return FunctionType(step_code, namespace, code.co_name, None, step.__closure__)
 
 
 def caller_function(

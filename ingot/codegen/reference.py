@@ -581,6 +581,8 @@ def run_kernel(
         for p in kernel.parameters:
             operands.append(arrays[p.name])
         return _ATTENTION[type(kernel)](kernel, operands, sizes)
+    if kernel.members:
+        return _run_members(kernel, arrays, sizes)
     if kernel.product is not None:
         return _run_product(kernel, kernel.product, arrays, sizes)
     extents = _evaluated(extents_of(kernel.loops), sizes)
@@ -596,6 +598,17 @@ def run_kernel(
         begins = not kernel.run or number % kernel.run == 0
         for stage in kernel.stages:
             _run_stage(stage, memory, sizes, fixed, scalars, begins)
+
+
+def _run_members(
+    kernel: Kernel, arrays: MutableMapping[str, torch.Tensor], sizes: Mapping[Symbol, int]
+) -> None:
+    """Kernels that share a launch, one after the other."""
+    for member, parameters in kernel.of_members():
+        own = {}
+        for p, shared in zip(member.parameters, parameters):
+            own[p.name] = arrays[shared.name]
+        run_kernel(member, own, sizes)
 
 
 def _run_product(

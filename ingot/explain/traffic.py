@@ -39,6 +39,13 @@ def step_bytes(step: KernelStep | LibraryStep, graph: LoopGraph, sizes: Sizes) -
 
 def kernel_bytes(kernel: Kernel, parameters: Mapping[str, Buffer], sizes: Sizes) -> tuple[int, int]:
     """(bytes read, bytes written) of a kernel of loops over these buffers."""
+    if kernel.members:
+        read = written = 0
+        for member, own in kernel.of_members():
+            buffers = {p.name: parameters[q.name] for p, q in zip(member.parameters, own)}
+            more_read, more_written = kernel_bytes(member, buffers, sizes)
+            read, written = read + more_read, written + more_written
+        return read, written
     loads: Accesses = defaultdict(dict)
     stores: Accesses = defaultdict(dict)
     for stage in kernel.stages:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ingot.errors import EagerRaises
 from ingot.graph.geometry import bad_dims
 from ingot.graph.schemas import bind
+from ingot.tables import Table
 from ingot.torch_private import OpOverload
 
 
@@ -27,8 +28,8 @@ def check(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None
             raise EagerRaises(f"{op} does not take these arguments in eager: {problem}")
 
 
-REFUSALS: dict[OpOverload, Callable[..., str]] = {}
-"""Why eager refuses the arguments of an op, as `rules.py` hands it over."""
+REFUSALS: Table[Callable[..., str]] = Table("refuses")
+"""Why eager refuses the arguments of an op."""
 
 NAMES = {"self": "x", "input": "x"}
 

@@ -20,6 +20,7 @@ from ingot.graph.unbacked import Unbacked
 from ingot.loops.expr import Symbol
 from ingot.loops.packed_ops import pad_packed
 from ingot.sequences import present
+from ingot.tables import Table
 from ingot.torch_private import OpOverload, aten
 
 
@@ -88,9 +89,8 @@ def decided_sizes(tensors: Sequence[Tensor]) -> Iterator[torch.SymInt]:
         yield from filter(is_decided_by_data, t.shape)
 
 
-TAKES_NO_ELEMENTS: dict[OpOverload, bool] = {}
-"""Ops to which a size of 0 means nothing else, beside pointwise ones and views; `rules.py` hands
-them over."""
+TAKES_NO_ELEMENTS: Table[bool] = Table("takes_no_elements")
+"""Ops to which a size of 0 means nothing else, beside pointwise ones and views."""
 
 
 def selects(op: OpOverload, args: Sequence[Any]) -> bool:

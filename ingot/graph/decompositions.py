@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ingot.tables import Table
+
 Rule = Callable[..., Any]
 
-DECOMPOSITIONS: dict[Any, Rule] = {}
+DECOMPOSITIONS: Table[Rule] = Table("decompose")
 
 HALVES = (torch.bfloat16, torch.float16)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ingot.errors import unsupported
 from ingot.graph.symbols import to_expr
 from ingot.graph.unbacked import expected
-from ingot.torch_private import OpOverload
+from ingot.tables import Table
 
 Size = Any  # int or torch.SymInt
 
@@ -32,7 +32,7 @@ def _at_least_one(size: Size) -> Size:
     return 1 if size == 0 else size
 
 
-LAST_FIRST: set[OpOverload] = set()
+LAST_FIRST: Table[bool] = Table("last_operand_first")
 """Pointwise ops whose kernels ask the last operand first how the output lies."""
 
 # rank -> dimensions from the fastest to the slowest

@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from ingot.sequences import Args, Kwargs
+from ingot.tables import Table
 from ingot.torch_private import DispatchKey, OpOverload, dispatch_has_kernel_for_dispatch_key
 
 
@@ -65,9 +66,8 @@ def draws(target: Any) -> bool:
     return isinstance(target, OpOverload) and is_random(target)
 
 
-MAY_RAISE: dict[OpOverload, Callable[..., bool]] = {}
-"""Whether a call of an op may be an error, by its arguments and result; `rules.py` hands it
-over."""
+MAY_RAISE: Table[Callable[..., bool]] = Table("may_raise")
+"""Whether a call of an op may be an error, by its arguments and result."""
 
 
 def indexes(args: Args, result: Any) -> bool:
@@ -101,8 +101,7 @@ class Cost(Enum):
     LOOKUP = "reads a few elements of its argument, which need not be in memory"
 
 
-COSTS: dict[OpOverload, Cost] = {}
-"""The costs of ops, as `rules.py` hands them over."""
+COSTS: Table[Cost] = Table("cost")
 
 
 def cost_of(target: Any) -> Cost | None:

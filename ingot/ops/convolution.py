@@ -186,6 +186,8 @@ def convolution(lw: Lowering, out: Spec, *args: Any) -> LoopTensor:
         # channels-last images has up to twice the error of that for contiguous ones. So it is given
         # the layout of eager.
         raise NotLowered("a convolution for the library")
+    elif not lw.target.contracts:  # whose kernels, and rounding, are those for channels-last images
+        x = _none_channels_last(lw, x)
     if lw.target.contracts or not (is_last or rest[-1] == 1):
         # with a kernel that adds the bias: each of a CPU's, and a GPU's for groups
         return lw.result_of(aten.convolution.default, out, [x, weight, bias, *rest])
@@ -225,6 +227,17 @@ def all_channels_last(lw: Lowering, value: LoopTensor) -> LoopTensor:
     if same_strides(value.sizes, lw.view(value).strides, strides):
         return value
     return lw.relaid(value, strides)
+
+
+def _none_channels_last(lw: Lowering, value: LoopTensor) -> LoopTensor:
+    """Images in memory, contiguous if they lay channels-last."""
+    contiguous_ones = contiguous_strides(value.sizes)
+    strides = lw.view(value).strides
+    if same_strides(value.sizes, strides, contiguous_ones):
+        return value
+    if not same_strides(value.sizes, strides, channels_last_strides(value.sizes)):
+        return value
+    return lw.relaid(value, contiguous_ones)
 
 
 def in_channels_last(lw: Lowering, x: LoopTensor, padding: Sequence[int]) -> LoopTensor:

@@ -187,7 +187,10 @@ def _of_few_rows(
     beta: Any = 1, alpha: Any = 1,
 ) -> LoopTensor | None:  # fmt: skip
     """beta * bias + alpha * (x @ y), rounded once, of a few rows on a CPU; None of others."""
-    if not lw.target.contracts or not (out.dtype in ops.HALVES or contracts(lw, out)):
+    if lw.target.contracts:
+        if not (out.dtype in ops.HALVES or contracts(lw, out)):
+            return None
+    elif out.dtype not in ops.HALVES or out.sizes[-2] is not ONE or y.buffer is None:
         return None
 
     def finish(spec: Spec, sums: LoopTensor, row: int | None) -> LoopTensor:

@@ -21,6 +21,7 @@ from ingot.schedule.attention_pairs import paired
 from ingot.schedule.attention_tiles import tiling_of_attention
 from ingot.schedule.blocks import keeps_rows
 from ingot.schedule.build import build_kernel
+from ingot.schedule.concurrent import concurrent
 from ingot.schedule.contraction import build_contraction
 from ingot.schedule.copies import with_copies
 from ingot.schedule.cost import work_per_point
@@ -34,6 +35,7 @@ from ingot.schedule.inline import inlined
 from ingot.schedule.kernel import AnyKernel, Kernel, anonymous
 from ingot.schedule.layers import with_all_layers
 from ingot.schedule.memory import lenders_of, plan_memory
+from ingot.schedule.norms import with_norms_in_products
 from ingot.schedule.offsets import begun_at_offsets
 from ingot.schedule.placement import without_result_copies
 from ingot.schedule.plan import KernelStep, LibraryStep, Plan
@@ -61,6 +63,7 @@ def schedule(
     nodes, graph = split_reductions(without_result_copies(nodes, graph), graph, target)
     if fuses:
         nodes = inlined(nodes, graph, target)
+        nodes, graph = with_norms_in_products(nodes, graph, target)
     nodes = paired(nodes, graph.buffers, graph.required)
     groups = fuse(nodes, graph.buffers, note, target, frugal, merges=fuses)
     if choose is not None:
@@ -80,7 +83,8 @@ def _plan(groups: list[Group], graph: LoopGraph, target: Target, frugal: bool) -
     for group, own, lent in zip(groups, internal, loans):
         steps.append(_step(group, graph, own, lent, CPU if group.on_host else target))
     steps, graph = with_all_layers(*with_copies(steps, graph))
-    steps = _with_unique_names(side_by_side(steps, graph, target))
+    steps = side_by_side(steps, graph, target)
+    steps = _with_unique_names(concurrent(steps, graph, target))
     lenders = {}
     if frugal:
         lenders = lenders_of(steps, graph)

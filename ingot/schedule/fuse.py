@@ -305,9 +305,18 @@ class _Fusion:
         far = later.positions[0] - earlier.positions[-1] > FAR
         if self.frugal and far and not written and self._traffic(later.writes) > saved:
             return 0
+        if not far and self._follows_sums(first, second, written):
+            return saved
         if earlier.traffic <= enough or (not far and later.traffic <= enough):
             return saved
         return 0
+
+    def _follows_sums(self, first: Group, second: Group, written: set[str]) -> bool:
+        """Whether two groups sum rows on a GPU, and one needs the other's sums, each at its own
+        row: one kernel saves a launch, as of the gate and of what goes through it."""
+        if not self.target.has_registers or not (first.reduces and second.reduces):
+            return False
+        return bool(written) and first.points == second.points
 
     @staticmethod
     def _is_copied_for(first: Group, second: Group) -> bool:

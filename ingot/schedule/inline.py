@@ -84,7 +84,7 @@ class _Inlining:
         assert isinstance(own, Pointwise)
         nest = canonical(own)
         assert isinstance(nest, Pointwise)
-        inverse = _inverse(nest, self.graph.buffers[nest.target].length)
+        inverse = inverse_of(nest, self.graph.buffers[nest.target].length)
         if nest.target in self.required or inverse is None:
             return
         readers = self.readers[nest.target]
@@ -110,7 +110,7 @@ def _with_origins(node: Node, inlined: Mapping[int, Origin]) -> Node:
     return replace(node, origin=origin._replace(where=where))
 
 
-def _inverse(node: Pointwise, length: Expr) -> Inverse | None:
+def inverse_of(node: Pointwise, length: Expr) -> Inverse | None:
     """From an element's place in what a node writes to the node's loops; None where that is not
     whole and dense."""
     linear = node.index.linear(node.loops)
@@ -150,7 +150,7 @@ def _read_everywhere(
             is_broadcast = True
         elif not isinstance(reader, Pointwise) or total > points:
             return []
-        body = _computing(reader.body, value, inverse)
+        body = computing(reader.body, value, inverse)
         added += total * (operations_of(body) - operations_of(reader.body))
         if added > most or len(body.instructions) > MAX_INSTRUCTIONS:
             return []
@@ -158,7 +158,7 @@ def _read_everywhere(
     return result if is_broadcast else []
 
 
-def _computing(body: Body, value: Pointwise, inverse: Inverse) -> Body:
+def computing(body: Body, value: Pointwise, inverse: Inverse) -> Body:
     """A body that computes `value` where it read it."""
 
     def visit(builder: BodyBuilder, i: Instruction) -> int:

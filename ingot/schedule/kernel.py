@@ -9,14 +9,14 @@ normalized values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import torch
 
 from ingot.loops.depthwise import DepthwiseGradient
-from ingot.loops.expr import Expr, Symbol
+from ingot.loops.expr import Expr, Symbol, integer
 from ingot.loops.ir import Access, Body, BodyBuilder, Instruction, Origin, Visit
 from ingot.loops.spaces import points_of
 from ingot.loops.target import Blocking
@@ -238,6 +238,9 @@ class Kernel:
 
     `blocking` says what a GPU's blocks are chosen by.
 
+    A GPU's kernel with `members` computes each of these kernels in blocks of its own, those of the
+    first one first. Its parameters are theirs in turn; it has no stages.
+
     With a `product`, `loops` are its batch loops, all parallel, and the parallel range has its
     blocks besides. A GPU's kernel that computes a `depthwise` convolution's gradient has the loops
     of its meaning, and is written from the node.
@@ -257,6 +260,7 @@ class Kernel:
     run: int = 0
     blocking: Blocking = Blocking()
     depthwise: DepthwiseGradient | None = None
+    members: tuple[Kernel, ...] = ()
 
     def __hash__(self) -> int:
         """That of its fields, which takes long."""
@@ -282,9 +286,19 @@ class Kernel:
                 results.append(store)
         return results
 
+    def of_members(self) -> Iterator[tuple[Kernel, tuple[Parameter, ...]]]:
+        """The members, each with those of the parameters that are its own."""
+        begin = 0
+        for member in self.members:
+            end = begin + len(member.parameters)
+            yield member, self.parameters[begin:end]
+            begin = end
+
     @property
     def points(self) -> Expr:
         """The number of points of the parallel range."""
+        if self.members:
+            return sum([m.points for m in self.members], integer(0))
         shared = points_of(self.loops[: self.parallel])
         if self.product is None:
             return shared
@@ -439,4 +453,8 @@ def anonymous(kernel: AnyOf, keep_lengths: bool = False) -> AnyOf:
     parameters = kernel.parameters
     if not keep_lengths:
         parameters = tuple([p._replace(length=None) for p in parameters])
-    return replace(kernel, name="", origin=Origin(()), parameters=parameters)
+    nameless = replace(kernel, name="", origin=Origin(()), parameters=parameters)
+    if isinstance(nameless, Kernel) and nameless.members:
+        members = tuple([anonymous(m, keep_lengths) for m in nameless.members])
+        return replace(nameless, members=members)
+    return nameless

@@ -71,7 +71,36 @@ with warnings.catch_warnings(action="ignore"):
         assert x.size(0) == 2, "two rows"
         return x + 1
 
+    @torch.jit.script
+    def scales(x: Tensor, n: int, positive: bool):  # type: ignore[no-untyped-def]
+        size = torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float) * n)
+        exact = torch.tensor(0.1, dtype=torch.double)
+        sign = torch.as_tensor(positive, device=x.device) * torch.tensor(float(n))
+        return x / size + sign, exact, torch.tensor(n), torch.as_tensor(x)
+
+    @torch.jit.script
+    def tables(x: Tensor, a: float):  # type: ignore[no-untyped-def]
+        row = torch.tensor([0.1, a, 2.5], dtype=torch.double)
+        return x * row, torch.tensor([[1, 2], [3, x.size(0)]]), torch.as_tensor([True, False])
+
+    @torch.jit.script
+    def tables_of_written_lists(x: Tensor, n: int):  # type: ignore[no-untyped-def]
+        numbers = [1, 2]
+        for i in range(n):
+            numbers.append(i)
+        return x.sum() * torch.tensor(numbers)
+
+    @torch.jit.script
+    def lists(x: Tensor):  # type: ignore[no-untyped-def]
+        numbers: List[float] = x.tolist()  # noqa: UP006
+        return x * len(numbers)
+
+    @torch.jit.script
+    def leaves(x: Tensor):  # type: ignore[no-untyped-def]
+        return x * torch.tensor(2.0, requires_grad=True)
+
     traced = torch.jit.trace(lambda x: x * 2 + torch.ones(3), torch.zeros(2, 3))
+    sized = torch.jit.trace(lambda x: x.view(x.size(0), -1) * x.size(1), torch.zeros(2, 3))
 
 OFFSET = nn.Parameter(torch.ones(3))
 
@@ -83,6 +112,9 @@ WHOLE: dict[str, Any] = {
     "no optional": lambda x: several(x, [x])[0],
     "nested": lambda x: calls(x.t()).t(),
     "traced": lambda x: traced(x) - traced(x + 1),
+    "traced sizes": lambda x: sized(x) + sized(x.t()).sum(),
+    "tensors of numbers": lambda x: scales(x, 2, positive=False),
+    "tensors of lists": lambda x: tables(x, 0.3),
     "writes an intermediate": lambda x: (writes(x * 1), x),
     "random": lambda x: draws(x) * torch.rand(3),
     "of a container": lambda x: [f(x) for f in (looped, traced)],
@@ -130,12 +162,30 @@ def test_another_script_is_noticed() -> None:
     assert tracked(torch.randn(3)) == 1
 
 
-@pytest.mark.parametrize("script", [decides, prints])
-def test_a_break(script: Any, capfd: pytest.CaptureFixture[str]) -> None:
+BREAKING: dict[str, Any] = {
+    "decides": decides,
+    "prints": prints,
+    "lists": lists,
+    "leaves": leaves,
+    "tables_of_written_lists": lambda x: tables_of_written_lists(x, 1),
+}
+
+
+def test_digits_of_numbers() -> None:
+    """TorchScript rounds a float to the default dtype, whatever dtype is asked for."""
+    exact = ingot.compile(lambda x: scales(x, 3, True), fullgraph=True)(torch.ones(2, 3))[1]
+    assert exact.dtype == torch.float64
+    assert exact.item() == torch.tensor(0.1).item() == scales(torch.ones(2, 3), 3, True)[1].item()
+
+
+@pytest.mark.parametrize("name", BREAKING)
+def test_a_break(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    script = BREAKING[name]
+
     def fn(x: Tensor) -> Tensor:
         return script(x * 2) * 2
 
-    with pytest.raises(GraphBreakError, match=f"scripted function {script.name}.. has"):
+    with pytest.raises(GraphBreakError, match=f"scripted function {name}.. has"):
         ingot.compile(fn, fullgraph=True)(torch.ones(2))
     compiled = ingot.compile(fn)
     for x in (torch.ones(2), -torch.ones(2)):

@@ -127,6 +127,29 @@ def test_groups_of_channels_lie_side_by_side(dtype: torch.dtype) -> None:
     assert not [name for name in names if "nchwToNhwc" in name or "nhwcToNchw" in name]
 
 
+@pytest.mark.parametrize("images", [1, 16, 256])
+@pytest.mark.parametrize("channels", [(24, 56), (56, 152), (152, 368)], ids=str)
+def test_convolutions_round_to_tf32_where_eagers_do(images: int, channels: tuple[int, int]) -> None:
+    """What eager's library computes in full, for some sizes, is computed in full."""
+    narrow, wide = channels
+    x = draw(images, narrow, 28, 28).requires_grad_()
+    weights = [draw(wide, narrow, 1, 1) / 8, draw(wide, wide, 3, 3, seed=1) / 32]
+    weights = [w.requires_grad_() for w in weights]
+
+    def fn(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(F.conv2d(x, a).relu(), b, None, 2, 1)
+
+    def results(call: Any, *args: torch.Tensor) -> list[torch.Tensor]:
+        y = call(*args)
+        return [y.detach(), *torch.autograd.grad(y.sum(), args)]
+
+    compiled = results(ingot.compile(fn, fullgraph=True), x, *weights)
+    exact = results(fn, *(t.detach().double().requires_grad_() for t in (x, *weights)))
+    for found, eager, right in zip(compiled, results(fn, x, *weights), exact, strict=True):
+        departure, theirs = ((t.double() - right).norm() / right.norm() for t in (found, eager))
+        assert departure <= 1.2 * theirs + 1e-6
+
+
 ROUNDING = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 

@@ -15,17 +15,16 @@ from torch import fx
 import ingot
 from ingot.codegen.reference import run_graph
 from ingot.graph.aten_graph import AtenGraph
-from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.fake_context import FakeContext
 from ingot.graph.schemas import is_composite
 from ingot.graph.tracing import trace
 from ingot.loops import ops
 from ingot.loops.ir import Attention, Contraction, Library, LoopGraph, Pointwise, Reduction
 from ingot.loops.lowering.lower import lower
-from ingot.loops.lowering.rules import RULES
 from ingot.loops.show import show
 from ingot.loops.target import GPU
 from ingot.loops.verify import verify
+from ingot.ops import table
 from tests.oracle import Norm, assert_call, copies
 
 f32, bf16, i64 = torch.float32, torch.bfloat16, torch.int64
@@ -678,17 +677,18 @@ def test_what_is_added_to_few_elements_of_float32_is_no_part_of_a_gpus_product()
 
 def test_no_rule_is_for_what_is_always_decomposed():
     """A decomposition that never gives NotImplemented leaves nothing of its op to be lowered."""
+    decomposed, lowered = table("decompose"), table("lower")
     partial = {
         op
-        for op, rule in DECOMPOSITIONS.items()
+        for op, rule in decomposed.items()
         if "NotImplemented" in inspect.getsource(inspect.unwrap(rule))
     }
-    assert not [op for op in RULES if op in DECOMPOSITIONS and op not in partial]
-    assert partial & RULES.keys()
+    assert not [op for op in lowered if op in decomposed and op not in partial]
+    assert partial & lowered.keys()
 
 
 def test_no_rule_is_for_what_torch_itself_decomposes():
     """The recorder runs a composite op, so that its parts alone are in a graph. A pass makes linear
     layers."""
-    composite = {op for op in (*RULES, *DECOMPOSITIONS) if is_composite(op)}
+    composite = {op for op in (*table("lower"), *table("decompose")) if is_composite(op)}
     assert composite == {torch.ops.aten.linear.default}

@@ -39,7 +39,7 @@ def gated(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
     return F.silu(F.linear(x, gate)) * F.linear(x, up)
 
 
-@pytest.mark.parametrize("rows", [1, 8, 32])
+@pytest.mark.parametrize("rows", [8, 32])
 def test_a_product_takes_what_comes_next_along(rows: int) -> None:
     x, weight = inputs(rows)
     plan, choose = planned(gated, x, weight, weight)
@@ -55,8 +55,8 @@ def test_a_product_takes_what_comes_next_along(rows: int) -> None:
     [
         (F.linear, inputs(128)),
         (F.linear, inputs(1, torch.float32)),
-        (F.linear, [torch.zeros(1, 64).half(), torch.zeros(64, 64).half()]),
-        (lambda x, w: F.linear(x, w * 2), inputs(1)),
+        (F.linear, [torch.zeros(2, 64).half(), torch.zeros(64, 64).half()]),
+        (lambda x, w: F.linear(x, w * 2), inputs(2)),
     ],
     ids=["many rows", "float32", "a small weight", "no weight"],
 )
@@ -74,3 +74,22 @@ def test_tilings_fit_and_larger_weights_take_longer(rows: int, columns: int, dep
         assert shared <= CHIP.shared
         times = [estimate((1, rows, n * columns, depth), 2, CHIP, tiling) for n in (1, 64)]
         assert 0 < times[0] < times[1]
+
+
+@pytest.mark.parametrize("rows", [4, 32])
+def test_products_of_the_same_rows_share_a_launch(rows: int) -> None:
+    def fn(x: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+        return tuple(F.linear(x, w) for w in weights)
+
+    x, query = torch.zeros(rows, 2048).half(), torch.zeros(2048, 2048).half()
+    key = query[:512]
+    plan, choose = planned(fn, x, query, key.clone(), key.clone())
+    (step,) = plan.steps
+    assert isinstance(step, KernelStep) and isinstance(step.kernel, Kernel)
+    assert len(step.kernel.members) == 3 and len(choose.notes) == 3
+
+
+def test_a_product_that_needs_another_does_not_share_its_launch() -> None:
+    x, weight = torch.zeros(8, 1024).half(), torch.zeros(1024, 1024).half()
+    plan, _ = planned(lambda x, w: F.linear(F.linear(x, w), w), x, weight)
+    assert len(plan.steps) == 2

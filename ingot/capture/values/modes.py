@@ -220,8 +220,9 @@ def _enter_label(session: Session, args: Arguments, kwargs: Keywords) -> Value:
 
 
 @functools.lru_cache(1024)
-def _renamed(code: CodeType, name: str) -> CodeType:
-    return code.replace(co_name=name, co_qualname=name)
+def _renamed(code: CodeType, file: str, name: str) -> CodeType:
+    # two files may hold equal code
+    return code.replace(co_filename=file, co_name=name, co_qualname=name)
 
 
 @means(set_stack_frame_name, how=How.UNREALIZED)
@@ -232,7 +233,8 @@ def _set_frame_name(session: Session, args: Arguments, kwargs: Keywords) -> Valu
     if len(args) == 2 and not kwargs:
         function = session.realize(args[0])
     if isinstance(function, FunctionValue) and function.object is None:
-        function.code = _renamed(function.code, session.known(args[1]))
+        code = function.code
+        function.code = _renamed(code, code.co_filename, session.known(args[1]))
         return NONE
     own: Any = set_stack_frame_name
     return session.inline(FunctionValue.outside(session, own, ConstSource(own)), args, kwargs)

@@ -34,6 +34,7 @@ class BlockWriter:
     """Writes lines, and knows the variables of the block: where its points are, which exist."""
 
     inner_block = inner_axis = ""  # the names of the axis r of the present stage, and of its size
+    program = "tl.program_id(0)"  # of the block
 
     def __init__(
         self, kernel: Kernel, blocks: Blocks, short: bool, sizes: Sequence[Symbol] = ()
@@ -82,7 +83,7 @@ class BlockWriter:
             self.in_table()
             return
         self.constants["XBLOCK"] = self.blocks.points
-        block = self.wide("tl.program_id(0)")
+        block = self.wide(self.program)
         if self.blocks.most:
             shares = self.index(self.blocks.shares(self.kernel)).text
             self.line(f"for share in range({block}, {shares}, tl.num_programs(0)):")
@@ -148,7 +149,7 @@ class BlockWriter:
         number = "tl.int64"
         if self.short:
             number = "tl.int32"
-        self.line("block = tl.program_id(0)")
+        self.line(f"block = {self.program}")
         self.line(
             "part = tl.sum((tl.load(table + tl.arange(0, PARTS)) <= block).to(tl.int32), 0) - 1"
         )

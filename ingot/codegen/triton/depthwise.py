@@ -63,9 +63,9 @@ class DepthwiseWriter(Writer):
     def outer(self) -> None:
         """The channels and the part of this block."""
         blocks = -(-self.channels // self.blocks.points)
-        self.line(f"channel = tl.program_id(0) % {blocks} * CHANNELS + tl.arange(0, CHANNELS)")
+        self.line(f"channel = {self.program} % {blocks} * CHANNELS + tl.arange(0, CHANNELS)")
         self.line(f"is_channel = (channel < {self.channels})[None, :]")
-        self.line(f"part = {self.wide('tl.program_id(0)')} // {blocks}")
+        self.line(f"part = {self.wide(self.program)} // {blocks}")
 
     def piece(self) -> None:
         """Where a piece is, and where the window's columns are in the images."""

@@ -43,6 +43,8 @@ def forms_of(kernel: Kernel) -> list[Form]:
     Index arithmetic is in 32 bits where that is ever right.
     """
     blocks = choose_blocks(kernel)
+    if kernel.members:  # of known sizes, as is what they have in common
+        return [Form(blocks, all(form.short for m in kernel.members for form in forms_of(m)))]
     some = blocks_for_some_sizes(kernel)
     slack = max(b.slack for b in (blocks, *(b for b, _ in some)))
     short = fits_short(kernel, slack)

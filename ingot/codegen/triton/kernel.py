@@ -29,7 +29,13 @@ from ingot.codegen.triton.rewrite import in_first_steps, with_cheaper_ops
 from ingot.errors import unsupported
 from ingot.loops.expr import Expr, Symbol, integer
 from ingot.loops.ir import Instruction
-from ingot.schedule.blocks import Blocks, inner_size, power_of_two
+from ingot.schedule.blocks import (
+    Blocks,
+    begins_with_shared_row,
+    inner_size,
+    power_of_two,
+    reads_weights,
+)
 from ingot.schedule.kernel import Accumulate, Kernel, Parameter, Stage, loans, scaling
 from ingot.schedule.online import POWERS, in_one_pass
 
@@ -37,6 +43,7 @@ MOST_STEPS_AHEAD = 2  # that a block loads before it computes ...
 SHARED = 48 << 10  # ... into so many bytes of shared memory
 REST = 4  # what whole steps leave of a row is taken in steps of which so many make a whole one
 _RESERVED = {"tl", "triton", "libdevice", "helpers"}
+XR = frozenset("xr")
 Body = tuple[str, tuple[tuple[str, int], ...], int, int]
 
 
@@ -80,6 +87,15 @@ def write_kernel(
     Rows, if the kernel has any, must fit registers. The sizes that it takes begin with `sizes`.
     Raises Unsupported for what has no code.
     """
+    if kernel.members:
+        from ingot.codegen.triton.members import write_members
+
+        return write_members(kernel)
+    return writer_of(kernel, form, sizes).write()
+
+
+def writer_of(kernel: Kernel, form: Form | None = None, sizes: Sequence[Symbol] = ()) -> Writer:
+    """What writes a kernel that has no members."""
     kernel = replace(kernel, stages=tuple(map(with_cheaper_ops, kernel.stages)))
     form = form or general_form(kernel)
     writer: type[Writer] = Writer
@@ -94,7 +110,7 @@ def write_kernel(
         writer = DepthwiseWriter
     elif not form.blocks.persistent:
         kernel = in_one_pass(kernel)
-    return writer(kernel, form.blocks, form.short, sizes).write()
+    return writer(kernel, form.blocks, form.short, sizes)
 
 
 class Writer(AccessWriter):
@@ -106,9 +122,10 @@ class Writer(AccessWriter):
         super().__init__(kernel, blocks, short, sizes)
         self.scalars: dict[str, Value] = {}
         self.asserts = False
+        self.early: set[tuple[object, ...]] = set()  # loads at the beginning
 
     def write(self) -> TritonKernel:
-        kernel, name = self.kernel, _identifier(self.kernel.name)
+        kernel, name = self.kernel, identifier(self.kernel.name)
         self.skip()
         self.outer()
         self.stages()
@@ -162,7 +179,7 @@ class Writer(AccessWriter):
         What belongs to columns stays in registers.
         """
         run, stages = self.kernel.run, [stage for stage in self.kernel.stages if stage.loops]
-        self.line(f"block = {self.wide('tl.program_id(0)')}")
+        self.line(f"block = {self.wide(self.program)}")
         self.inner_loops = stages[0].loops
         self.inner(stages[0], inner_size(stages[0]))
         for stage in stages:
@@ -230,6 +247,7 @@ class Writer(AccessWriter):
         lent = {}
         for k, to in loans(parameters):
             lent[parameters[k].name] = parameters[to].name
+        self.ask_early()
         for number, stage in enumerate(self.kernel.stages):
             self.stage_number = number
             loads = set()
@@ -243,6 +261,38 @@ class Writer(AccessWriter):
             touched |= loads | stores
             stored |= stores
             self.stage(stage)
+
+    def ask_early(self) -> None:
+        """Load first what products of a row read of memory, and what is done with their sums: a
+        block would wait for the row, or for the sums, and then for that."""
+        if not self.blocks.persistent or self.kernel.run or not reads_weights(self.kernel):
+            return
+        for stage in self.kernel.stages:
+            if stage.loops and not begins_with_shared_row(self.kernel):
+                continue
+            if stage.loops:
+                self.inner_loops = stage.loops
+                self.inner(stage, inner_size(stage))
+            for i in stage.body.loads:
+                if self.may_be_early(i, stage):
+                    key = self.key(i, [], stage)
+                    self.known[key] = self.emit(i, [], [])
+                    self.early.add(key)
+
+    def may_be_early(self, i: Instruction, stage: Stage) -> bool:
+        """Whether a load of what belongs to points or rows finds at the kernel's beginning what it
+        would find in its place."""
+        name, index = i.attrs
+        if i.args or name in self.rows or name in self.numbers:
+            return False
+        loops = (*self.kernel.loops, *stage.loops)
+        if not reads_along(index, loops) or not index.symbols.issubset(loops):
+            return False
+        if name not in self.written:
+            return True
+        places = {load.attrs[1] for load in self.kernel.loads if load.attrs[0] == name}
+        places.update(store.index for store in self.kernel.stores if store.buffer == name)
+        return len(places) == 1 and index.symbols.issubset(self.kernel.loops)
 
     def stage(self, stage: Stage) -> None:
         self.inner_loops = stage.loops
@@ -338,23 +388,29 @@ class Writer(AccessWriter):
         for define in stage.scalars:
             self.scalars[define.name] = values[define.value]
         for a in stage.reductions:
-            value, dtype = self.reduced(a, values, stage), self.partial_dtype(a, stage)
+            value, dtype = self.reduced(a, values, stage, True), self.partial_dtype(a, stage)
             if self.masks["r"] is not None:
                 text = self.in_range(value.text, ops.identity(a.kind, dtype))
                 value = self.fresh(text, value.axes)
             names = [value.text]
             if a.kind.startswith("arg"):
                 names.append(self.position())
-            self.reduce(a, names, dtype)
+            self.reduce(a, names, dtype, value.axes)
         return values
 
     # -- reductions --------------------------------------------------------------------------------
 
-    def reduced(self, a: Accumulate, values: Sequence[Value], stage: Stage) -> Value:
-        """What a reduction is of, in the dtype of its partial results."""
+    def reduced(
+        self, a: Accumulate, values: Sequence[Value], stage: Stage, at_once: bool = False
+    ) -> Value:
+        """What a reduction is of, in the dtype of its partial results. Of one that is done at once,
+        a row that all points share is left alone."""
         dtype, i = self.partial_dtype(a, stage), stage.body.instructions[a.value]
         if dtype is i.dtype:
-            return self.full(values[a.value])
+            value = values[a.value]
+            if at_once and a.kind == "sum" and value.axes == frozenset("r"):
+                return value
+            return self.full(value)
         value = self.full(values[i.args[0]])
         return self.fresh(ops.convert(value.text, torch.bool, dtype), value.axes)
 
@@ -443,8 +499,10 @@ class Writer(AccessWriter):
             total = ops.combine(a.kind, dtype, names[0], value.text)
             self.line(f"{names[0]} = {self.in_range(total, names[0])}")
 
-    def reduce(self, a: Accumulate, names: list[str], dtype: torch.dtype) -> None:
-        """Finish a reduction: its result becomes the scalar."""
+    def reduce(
+        self, a: Accumulate, names: list[str], dtype: torch.dtype, axes: frozenset[str] = XR
+    ) -> None:
+        """Finish a reduction of a value along these axes: its result becomes the scalar."""
         variables = ", ".join(names)
         if a.kind in _FURTHER:
             ignored, at = f"{a.name}_value", f"{a.name}_position"
@@ -457,7 +515,7 @@ class Writer(AccessWriter):
             if a.dtype is not dtype:
                 result = ops.convert(f"({result})", dtype, a.dtype)
         self.line(f"{a.name} = {result}")
-        self.scalars[a.name] = Value(a.name, frozenset("x"))
+        self.scalars[a.name] = Value(a.name, axes - {"r"})
 
     # -- instructions ------------------------------------------------------------------------------
 
@@ -475,21 +533,24 @@ class Writer(AccessWriter):
             if arguments and self.may_be_read(i, stage):
                 everywhere = self.instruction(i._replace(args=()), values, stage)
                 return self.with_conditions(everywhere, arguments, len(values), stage)
-        if i.op == "constant":
-            attrs: tuple[object, ...] = (repr(i.attrs[0]),)
-        else:
-            attrs = i.attrs
-        loops: tuple[Symbol, ...] = ()
-        if i.op in ("load", "index"):
-            loops = loops_along(i.attrs[-1], stage)
-        key = (i.op, tuple(a.text for a in arguments), i.dtype, attrs, loops)
+        key = self.key(i, arguments, stage)
         changes = i.op == "indirect" or (i.op == "load" and i.attrs[0] in self.written)
-        if changes or key not in self.known:
+        if (changes and key not in self.early) or key not in self.known:
             dtypes = []
             for k in i.args:
                 dtypes.append(stage.body.instructions[k].dtype)
             self.known[key] = self.emit(i, arguments, dtypes)
         return self.known[key]
+
+    def key(self, i: Instruction, arguments: Sequence[Value], stage: Stage) -> tuple[object, ...]:
+        """What tells the value of an instruction from others'."""
+        attrs: tuple[object, ...] = i.attrs
+        if i.op == "constant":
+            attrs = (repr(i.attrs[0]),)
+        loops: tuple[Symbol, ...] = ()
+        if i.op in ("load", "index"):
+            loops = loops_along(i.attrs[-1], stage)
+        return (i.op, tuple(a.text for a in arguments), i.dtype, attrs, loops)
 
     def with_conditions(
         self, value: Value, conditions: list[Value], at: int, stage: Stage
@@ -561,7 +622,7 @@ def loops_along(index: Expr, stage: Stage) -> tuple[Symbol, ...]:
     return ()
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
     name = re.sub(r"\W", "_", name)
     if not name or name[0].isdigit() or keyword.iskeyword(name) or name in _RESERVED:
         name = f"kernel_{name}"

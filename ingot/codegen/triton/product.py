@@ -55,7 +55,7 @@ class ProductWriter(Writer):
             "RBLOCK": self.tiling.depth,
         }
         down, across = self.product.row_blocks, self.product.column_blocks
-        self.line(f"block = {self.wide('tl.program_id(0)')}")
+        self.line(f"block = {self.wide(self.program)}")
         if self.kernel.loops:
             self.batch(down * across)
             self.split("z", "", self.kernel.loops)

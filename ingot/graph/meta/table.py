@@ -13,11 +13,11 @@ from ingot.graph.meta.trials import data_dependent, probe, runs_on_cpu, stand_in
 from ingot.graph.meta.untried import KNOWN_TO_CPUS, gradients
 from ingot.graph.schemas import is_pointwise
 from ingot.loops.side_effects import is_foreign
+from ingot.tables import Table
 from ingot.torch_private import OpOverload, aten
 
-RULES: dict[OpOverload, Rule] = {}
-"""The rules of overloads, which `rules.py` hands over."""
-RULES_ON_GPUS: dict[OpOverload, Rule] = {}
+RULES: Table[Rule] = Table("meta")
+RULES_ON_GPUS: Table[Rule] = Table("gpu_meta")
 """Those that are unlike a CPU's."""
 
 
@@ -25,7 +25,6 @@ RULES_ON_GPUS: dict[OpOverload, Rule] = {}
 def rule_for(op: OpOverload, device: str = "cpu") -> Rule:
     """The meta rule for a functional op or a view, on a device of this type. It is its record's,
     else by the pointwise tag, else a real run."""
-    assert RULES, "ingot.rules.hand_over() comes before the first trace"
     name = op._schema.name.partition("::")[2]
     if is_foreign(op):
         return declared

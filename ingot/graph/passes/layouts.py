@@ -25,6 +25,7 @@ from ingot.graph import geometry
 from ingot.graph.aten_graph import AtenGraph
 from ingot.graph.fakes import FakeTensor, new_fake
 from ingot.graph.nodes import fake_result, is_pointwise_call, is_returned
+from ingot.graph.passes.tf32 import rounds_to_tf32
 from ingot.torch_private import ADDRESSING, aten
 
 CHANNELS_LAST, CONTIGUOUS = "channels_last", "contiguous"
@@ -41,13 +42,6 @@ WINDOW_OF_LOOPS = 25
 CHEAP_SUM = 128
 """A convolution that sums this many products for an element gains about what the conversion of one
 element takes."""
-
-MANY_CHANNELS = 64
-"""From so many on, eager's float32 convolutions on a GPU round to TF32 whatever the layout; of
-fewer, not all do ..."""
-
-FEW_CHANNELS, MANY_WEIGHTS = 16, 1536
-"""... but those of single pixels do, with so many channels on either side and so many weights."""
 
 WINDOW_IN_FULL = 25
 """Elements of the largest window of a depthwise convolution whose weight gradient, in float32, a
@@ -160,7 +154,8 @@ def _is_loops(node: Any) -> bool:
 
 def _suits_gpu(node: Any) -> bool:
     """Whether a GPU's library is faster on channels-last images. Tensor cores read those, to and
-    from which it converts others at each convolution; and it has kernels for depthwise ones."""
+    from which it converts others at each convolution; and it has kernels for depthwise ones. In
+    float32 tensor cores round to TF32, which is right only where eager does."""
     (x, *_), weight, transposed, groups, _ = _Convolution.of(node)  # type: ignore[misc]
     value = fake_result(x)
     if value.device.type != "cuda" or weight.dim() != 4:
@@ -173,15 +168,7 @@ def _suits_gpu(node: Any) -> bool:
             return False
         is_small = math.prod(weight.shape[2:]) <= WINDOW_IN_FULL
         return value.dtype is torch.float32 and is_small
-    if value.dtype is not torch.float32 or not torch.backends.cudnn.allow_tf32:
-        return False
-    if geometry.has_symbols(weight.shape):
-        return False
-    channels = (weight.shape[0], weight.shape[1])
-    if min(channels) >= MANY_CHANNELS:
-        return True
-    is_pixel = math.prod(weight.shape[2:]) == 1
-    return is_pixel and min(channels) >= FEW_CHANNELS and math.prod(channels) >= MANY_WEIGHTS
+    return value.dtype is torch.float32 and rounds_to_tf32(node)
 
 
 def _suits_tiles(node: Any) -> bool:

@@ -54,7 +54,6 @@ def lower(
 
     Raises Unsupported for what can be neither lowered nor called.
     """
-    assert RULES, "ingot.rules.hand_over() comes before the first lowering"
     walk = _Walk(aten, Lowering(supported, fast_libraries, target))
     for node in aten.graph.nodes:
         safe_point()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ingot.sequences import Args
+from ingot.tables import Table
 
 Rule = Callable[..., Any]
 
@@ -31,9 +32,9 @@ class LibraryCall(NamedTuple):
     which of its arguments."""
 
 
-RULES: dict[Any, Rule] = {}
-LIBRARY_CALLS: dict[Any, LibraryCall] = {}
-READS_PART: dict[Any, bool] = {}
+RULES: Table[Rule] = Table("lower")
+LIBRARY_CALLS: Table[LibraryCall] = Table("library")
+READS_PART: Table[bool] = Table("reads_part")
 """Ops that may read only some elements of an argument."""
 
 
