@@ -23,6 +23,8 @@ import torch.distributed as dist
 
 SECONDS = 600
 _BACKEND = "INGOT_TESTS_BACKEND"
+_FIRST_USED = ("ingot.pipeline", "ingot.kept.programs", "ingot.codegen.llvm.module")
+"""What a first compilation imports: once, and not in each rank."""
 
 
 def on_ranks(count: int, place: str, *arguments: str, backend: str = "gloo") -> list[Any]:
@@ -56,6 +58,8 @@ def _main() -> None:
     torch.set_num_threads(1)
     module, _, name = place.partition(":")
     function = getattr(importlib.import_module(module), name)
+    for part in _FIRST_USED:
+        importlib.import_module(part)
     processes = []
     for rank in range(int(count)):
         processes.append(os.fork())

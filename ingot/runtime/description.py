@@ -93,6 +93,7 @@ from ingot.loops.expr import Expr, Symbol, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
 from ingot.loops.lowering import cost
 from ingot.loops.postfix import postfix
+from ingot.runtime.entry_points import called_for
 from ingot.runtime.step_names import MEMORY_STEPS, step_names
 from ingot.runtime.traces import first_trace, first_write, mutated_inputs, returned_buffers
 from ingot.schedule.kernel import AnyKernel
@@ -382,7 +383,7 @@ class Description:
 
     def entry_point(self, function: Any) -> Any:
         """What is called for an op, or for another function."""
-        return faster(function) or getattr(function, "_op", function)
+        return faster(function) or called_for(function)
 
     def offsets(self, step: KernelStep) -> tuple[int, ...]:
         """At which byte of each buffer a launch begins."""
