@@ -108,6 +108,7 @@ def computation(session: Session, node: fx.Node, dtypes: frozenset[torch.dtype])
 
     Raises Unknown where that takes more than a few steps, or depends on anything else."""
     inputs = session.graph.inputs
+    session.graph.data_questions += 1
     nodes, held = _needed(node, dtypes), {}
     if is_written(session, nodes):
         raise Unknown
