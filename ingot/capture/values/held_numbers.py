@@ -42,9 +42,8 @@ _EXACT = frozenset(
 _STEPS = 64
 """Operations between what is known and the number that is asked for: the most."""
 _ELEMENTS, _CONSTANTS = 1 << 16, 1 << 22
-"""Elements that each of them computes, the most: where a guard computes them again, and where they
-are constants, as a mask of 2,048 places is."""
-
+"""The most elements that each of them computes: where a guard computes them again, and where they
+are constants. A mask of 2,048 places has as many as that."""
 
 _CPU = torch.device("cpu")
 
