@@ -2,10 +2,11 @@
 
 A model of blocks trains under DistributedDataParallel, FSDP2 (each block, or all of it, is a unit;
 the blocks are compiled, or the model) and tensor parallel, in eager, torch.compile and Ingot, which
-take turns in each rank. The ranks are processes: as many as there are GPUs, with NCCL, and else
-`--ranks` of them with gloo. The figures are the median of a step, the ratio of each peer's time to
-Ingot's with its 90% interval, the most memory that a step takes beside what is there before it, and
-of one step's trace the communication in which nothing is computed.
+take turns in each rank. The ranks are processes: as many as there are GPUs, with NCCL and bfloat16,
+and else `--ranks` of them with gloo and float32. The optimizer runs in eager, or each peer compiles
+its step. The figures are the median of a step, the ratio of each peer's time to Ingot's with its
+90% interval, the most memory that a step takes beside what is there before it, and the
+communication of a step in which nothing is computed, of the trace of some steps in a row.
 
 `--simulate` runs nothing: it prices plans for 8 to 1,024 ranks, as benchmarks/distributed_plan.py
 says.
@@ -39,18 +40,27 @@ PEERS = ("eager", "inductor", "ingot")
 RANKS_SIMULATED = (8, 32, 128, 512, 1024)
 _COMMUNICATES = ("nccl", "gloo:", "ncclDevKernel")
 _COMPUTES = ("ingot::", "aten::")
+_TRACED, _TRACED_STEP = 5, "traced step "
 _WAITS = re.compile("wait|all_reduce|all_gather|reduce_scatter|broadcast|barrier")
 Interval = tuple[float, float]
 
 
 class Block(nn.Module):
+    """A transformer's, with causal attention. It computes the heads that a rank has."""
+
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width)
+        self.head = min(64, width // 4)
+        self.norm, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+        heads = self.qkv(self.norm(x)).unflatten(-1, (-1, 3, self.head))
+        q, k, v = heads.transpose(1, 2).unbind(-2)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
 
 
 class Blocks(nn.Module):
@@ -103,8 +113,10 @@ def _tensor_parallel(model: Blocks, compiled_by: Compiled, mesh: Any) -> Any:
         parallelize_module,
     )
 
+    plan = {"qkv": ColwiseParallel(), "out": RowwiseParallel()}
+    plan |= {"up": ColwiseParallel(), "down": RowwiseParallel()}
     for block in model.blocks:
-        parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})  # type: ignore[arg-type]
+        parallelize_module(block, mesh, plan)  # type: ignore[arg-type]
     return compiled_by(model)
 
 
@@ -156,8 +168,11 @@ def exposed_communication(events: Iterable[Any]) -> tuple[float, float]:
     """Microseconds of communication in a profiler's events, and of those in which nothing is
     computed."""
     communication, computation = [], []
-    on_device = [e for e in events if "CUDA" in str(e.device_type)]
-    for event in on_device or list(events):
+    events = list(events)
+    on_host = {e.name for e in events if "CUDA" not in str(e.device_type)}
+    # a range of the host's that is marked on the device as well, as FSDP's hooks are, is no kernel
+    on_device = [e for e in events if "CUDA" in str(e.device_type) and e.name not in on_host]
+    for event in on_device or events:
         interval = event.time_range.start, event.time_range.end
         if event.name.startswith(_COMMUNICATES):
             communication.append(interval)
@@ -206,14 +221,20 @@ def _stepping(way: str, peer: str, given: argparse.Namespace, mesh: Any) -> Call
     """A step of training, as a peer runs it."""
     device = torch.device(mesh.device_type)
     torch.manual_seed(0)
-    model = Blocks(given.blocks, given.width).to(device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    model = Blocks(given.blocks, given.width).to(device, dtype)
     module = WAYS[way](model, _compiler(peer), mesh)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    x = torch.randn(given.batch, given.width, device=device)
+    # torch has no fast form of its step for plain parameters and DTensors together
+    foreach = False if way == "tensor" else None
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3, foreach=foreach)
+    update = optimizer.step
+    if given.optimizer == "compiled":
+        update = _compiler(peer)(optimizer.step)  # type: ignore[arg-type]
+    x = torch.randn(given.batch, given.length, given.width, device=device, dtype=dtype)
 
     def step() -> None:
         module(x).square().mean().backward()
-        optimizer.step()
+        update()
         optimizer.zero_grad()
         if device.type == "cuda":
             torch.cuda.synchronize()
@@ -224,7 +245,7 @@ def _stepping(way: str, peer: str, given: argparse.Namespace, mesh: Any) -> Call
 def _measured(way: str, given: argparse.Namespace, mesh: Any) -> dict[str, Any]:
     """By peer: seconds of each round, bytes, microseconds of communication, of what is exposed."""
     import torch.distributed as dist
-    from torch.profiler import ProfilerActivity, profile
+    from torch.profiler import ProfilerActivity, profile, record_function
 
     steps, found = {}, {}
     for peer in given.peers:
@@ -249,9 +270,32 @@ def _measured(way: str, given: argparse.Namespace, mesh: Any) -> dict[str, Any]:
         step()
         found[peer]["peak"] = peak.end()
         with profile(activities=activities) as profiled:
-            step()
-        found[peer]["trace"] = exposed_communication(profiled.events())
+            dist.barrier()  # no rank waits for the profiler of another
+            for number in range(_TRACED):
+                with record_function(f"{_TRACED_STEP}{number}"):
+                    step()
+        found[peer]["trace"] = _of_middle_steps(list(profiled.events()))
     return found
+
+
+def _of_middle_steps(events: list[Any]) -> tuple[float, float]:
+    """`exposed_communication` of a step, on average over all but the first and the last."""
+    spans = []
+    for number in range(1, _TRACED - 1):
+        name = f"{_TRACED_STEP}{number}"
+        for event in events:
+            if event.name == name and "CUDA" not in str(event.device_type):
+                spans.append((event.time_range.start, event.time_range.end))
+    totals = [0.0, 0.0]
+    for begin, end in spans:
+        inside = []
+        for event in events:
+            is_step = event.name.startswith(_TRACED_STEP)
+            if begin <= event.time_range.start < end and not is_step:
+                inside.append(event)
+        for k, microseconds in enumerate(exposed_communication(inside)):
+            totals[k] += microseconds / len(spans)
+    return totals[0], totals[1]
 
 
 def _run_rank(given: argparse.Namespace) -> None:
@@ -270,8 +314,18 @@ def _run_rank(given: argparse.Namespace) -> None:
     found = {}
     for way in given.ways:
         found[way] = _measured(way, given, mesh)
+        if rank == 0:
+            _print_soon(way, found[way])
     Path(folder, f"result_{rank}").write_text(json.dumps(found))
     dist.destroy_process_group()
+
+
+def _print_soon(way: str, peers: dict[str, Any]) -> None:
+    """Prints the medians of a way, while others are yet to be measured."""
+    medians = []
+    for peer, facts in peers.items():
+        medians.append(f"{peer} {1e3 * statistics.median(facts['seconds']):.2f} ms")
+    print(f"{way}: {', '.join(medians)}", file=sys.stderr, flush=True)
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -323,7 +377,7 @@ def _print_measured(found: dict[str, Any], title: str) -> None:
 
 
 def _print_simulated(given: argparse.Namespace) -> None:
-    model = Model(given.blocks, given.width, given.batch)
+    model = Model(given.blocks, given.width, given.batch * given.length)
     table = Table(title=f"simulated, in ms: {model.blocks} blocks of {model.width}")
     for name in ("ranks", "plan", "step", "computes", "communicates", "exposed", "MiB"):
         table.add_column(name, justify="left" if name == "plan" else "right", no_wrap=True)
@@ -341,7 +395,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=0, help="rows of a rank's batch")
+    parser.add_argument("--batch", type=int, default=0, help="sequences of a rank's batch")
+    parser.add_argument("--length", type=int, default=0, help="tokens of a sequence")
+    parser.add_argument("--optimizer", choices=("eager", "compiled"), default="eager")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--ranks", type=int, default=0, help="0: as many as GPUs, or 2")
     parser.add_argument("--backend", choices=("gloo", "nccl"))
@@ -353,7 +409,9 @@ def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
     given = _parser().parse_args(arguments)
     gpus = torch.cuda.device_count()
     given.backend = given.backend or ("nccl" if gpus > 1 else "gloo")
-    given.batch = given.batch or (8192 if given.simulate or given.backend == "nccl" else 256)
+    is_large = given.simulate or given.backend == "nccl"
+    given.batch = given.batch or (8 if is_large else 4)
+    given.length = given.length or (1024 if is_large else 64)
     given.ranks = given.ranks or (gpus if given.backend == "nccl" else 2)
     if given.rank:
         _run_rank(given)

@@ -353,14 +353,14 @@ class Compiler:
         if captured.break_ is not None:
             compilation.break_ = without_frames(captured.break_)
         target, risks = self._compile_graph(compilation, captured, slots)
-        tree = _guard_tree(compilation, captured, slots, self.options)
+        tree = _guard_tree(compilation, captured, target, slots, self.options)
         replay = Replay.of(captured, risks)
         if self.options.verify and risks is not None:
             target = self._verified(compilation, captured, target, replay)
         if hot:
             from ingot.runtime.training import prepare_backward
 
-            prepare_backward(target, [entry.target for entry in self.entries])
+            prepare_backward(target, [other.target for other in self.compiled])
         report = self.compilations if captured.break_ is not None else []
         compiled = Compiled(
             self.options, self.function.__globals__, compilation, captured, target, replay, report
@@ -401,7 +401,7 @@ class Compiler:
         captured, replay = compiled.captured, compiled.replay
         return self.dispatcher.add_entry(  # type: ignore[no-any-return]
             tree,
-            compiled.target,
+            captured.run_by_walk(compiled.target),
             captured.residual,
             replays=replay.replays,
             handles=replay.handles,
@@ -423,7 +423,8 @@ class Compiler:
             compiled = sharing.find(self.options, slots)
         if compiled is None:
             return False
-        self._keep(self._make_entry(_tree_of(compiled.captured), compiled), compiled)
+        tree = GuardTree(compiled.captured.native_spec(compiled.target))
+        self._keep(self._make_entry(tree, compiled), compiled)
         self.compilations.append(compiled.compilation)
         for behind_break in compiled.report:
             if behind_break.region is not None:
@@ -591,7 +592,11 @@ class Replay(NamedTuple):
 
 
 def _guard_tree(
-    compilation: Compilation, captured: Captured, slots: Args, options: Options
+    compilation: Compilation,
+    captured: Captured,
+    run: Callable[..., Any],
+    slots: Args,
+    options: Options,
 ) -> GuardTree:
     """The guards of a compiled graph for the dispatcher. Raises Unsupported where they do not hold
     for the call itself."""
@@ -603,7 +608,7 @@ def _guard_tree(
         if options.guard_filter_fn is not None:
             sources = list(map(attrgetter("source"), captured.inputs))
             filter_guards(guards, sources, slots, options.guard_filter_fn)
-        tree = _tree_of(captured)
+        tree = GuardTree(captured.native_spec(run))
     # learns at once what a call looks like in which nothing has changed
     if tree.collect(slots) is None:
         failed = guards.check_python(slots)
@@ -611,10 +616,6 @@ def _guard_tree(
             sentence = f"a fact changes while it is looked at: {failed.text}"
             raise unsupported("unstable-capture", sentence, failed.where)
     return tree
-
-
-def _tree_of(captured: Captured) -> GuardTree:
-    return GuardTree(captured.guards.native_spec([i.source for i in captured.inputs]))
 
 
 def _import_pipeline() -> Callable[..., CompiledGraph]:

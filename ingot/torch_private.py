@@ -526,7 +526,7 @@ MARKS = frozenset({
     "_fsdp_param_group", "_fsdp_param_groups", "_get_module_fsdp_state", "_is_root", "_lazy_init",
     "_modules", "_module_info", "_mp_policy", "_orig_dtype", "_orig_size",
     "_post_forward_hook_handle", "_pre_forward_hook_handle", "_reduce_dtype",
-    "_sharded_param_data", "_sharded_state", "_state_ctx", "_training_state",
+    "_sharded_param_data", "_sharded_state", "_sharding_spec", "_state_ctx", "_training_state",
     "_all_reduce_hook", "_get_gradient_divide_factors", "_modules_to_run_forward",
     "_partial_reduce_output",
     "_forward_cls",  # of a node whose class a torch.autograd.Function has made

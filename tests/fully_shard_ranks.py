@@ -3,6 +3,7 @@ test_fully_shard.py."""
 
 from __future__ import annotations
 
+import gc
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch._dynamo  # which FSDP imports: once, and not in each rank
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -385,6 +387,36 @@ def _seconds(model: nn.Module) -> float:
     return min(rounds[2:])
 
 
+def find_ways() -> str:
+    return ",".join(WAYS)
+
+
+def find_alive(way: str) -> tuple[list[int], int]:
+    """How many tensors there are after each of some steps without the collector of garbage, and how
+    many it finds then."""
+    warnings.simplefilter("ignore")
+    model = made("default", way)
+
+    def step() -> None:
+        _loss(model, 0).backward()
+        model.zero_grad()
+
+    for _ in range(9):  # the eighth looks again at who waits for gradients
+        step()
+    gc.collect()
+    gc.disable()
+    counts = []
+    for _ in range(6):
+        step()
+        counts.append(_tensors())
+    gc.collect()
+    return counts, counts[-1] - _tensors()
+
+
+def _tensors() -> int:
+    return sum(isinstance(one, Tensor) for one in gc.get_objects())
+
+
 # -- whole models as one graph ---------------------------------------------------------------------
 
 
@@ -495,3 +527,51 @@ def find_order() -> list[str]:
                 words.append(word)
         found.append(" ".join(words[1:]))
     return found
+
+
+# -- what Python runs between kernels --------------------------------------------------------------
+
+_COLLECTIVES = tuple(f"_c10d_functional::{name}" for name in _STEPS)
+
+
+def find_python(count: str, way: str = "model") -> dict[str, dict[str, Any]]:
+    """Of a step of a model of so many sharded layers, forward and backward: how many kernels and
+    collectives the profiler sees, and what Python calls between the first and the last of them."""
+    from torch.profiler import ProfilerActivity, profile
+
+    warnings.simplefilter("ignore")
+    model = made("default", way, count=int(count))
+    for step in range(3):
+        _loss(model, step).backward()
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True) as profiled:
+        _loss(model, 3).backward()
+    events = list(_flat(profiled.profiler.kineto_results.experimental_event_tree()))  # type: ignore[union-attr]
+    begin = next(event.start_time_ns for event in events if "run_backward" in event.name)
+    found = {}
+    for way in ("forward", "backward"):
+        own = [e for e in events if (e.start_time_ns < begin) == (way == "forward")]
+        found[way] = _between(sorted(own, key=lambda event: event.start_time_ns))
+    return found
+
+
+def _flat(events: Any) -> Iterator[Any]:
+    for event in events:
+        yield event
+        yield from _flat(event.children)
+
+
+def _between(events: list[Any]) -> dict[str, Any]:
+    """The same of events in order."""
+    launched = [event.name.startswith(("ingot::", *_COLLECTIVES)) for event in events]
+    first, last = launched.index(True), len(events) - launched[::-1].index(True)
+    counts = {"kernels": 0, "gather": 0, "reduce": 0, "|": 0}
+    python = []
+    for event in events[first:last]:
+        _, _, step = event.name.partition("_c10d_functional::")
+        if step in _STEPS:
+            counts[_STEPS[step]] += 1
+        elif event.name.startswith("ingot::") and "[" in event.name:
+            counts["kernels"] += 1
+        elif event.tag.name.startswith("Py"):
+            python.append(event.name)
+    return {**counts, "python": python}

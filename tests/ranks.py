@@ -21,8 +21,11 @@ from ingot.rules import hand_over
 from tests.forks import end_with, run_forked
 
 VARIABLES = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-MODULES = "tests.ranks", "ingot.compiler", "ingot.pipeline", "ingot.backward.engine", "llvmlite"
-"""What ranks need: it is imported once for all of them."""
+MODULES = (
+    "tests.ranks", "ingot.compiler", "ingot.pipeline", "ingot.backward.engine",
+    "ingot.kept.programs", "ingot.codegen.llvm.module",
+)  # fmt: skip
+"""What ranks and first compilations need: it is imported once for all of them."""
 
 hand_over()  # of what a first call imports, this is most
 

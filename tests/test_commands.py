@@ -174,6 +174,8 @@ LEFT_OUT = {
     "python -m benchmarks.libraries": MINUTES,
     "python -m benchmarks.quantized": MINUTES,
     "python -m benchmarks.low_precision": MINUTES,
+    "python -m benchmarks.low_precision decode --layers 1 --rounds 7 --kinds bfloat16 "
+    '"int8 float32" "int4 float32" "int4 bfloat16"': MINUTES,
     "python -m benchmarks.decode --kernels": GPU,
     "python -m benchmarks.few_rows": GPU,
     "python -m benchmarks.profiled": MINUTES,

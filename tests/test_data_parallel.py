@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tests.data_parallel_ranks import WAYS
+from tests.data_parallel_ranks import PLACES, WAYS
 from tests.long import long
 from tests.ranks import on_ranks
 
@@ -61,17 +61,17 @@ def test_links_come_and_go_with_the_wrapper(found: list[dict[str, Any]]) -> None
 
 
 @long
-@pytest.mark.parametrize("place", ["inside", "around", "blocks"])
 @pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("part", range(4))
-def test_all_ways(part: int, ranks: int, place: str) -> None:
-    require(on_ranks(ranks, COMPARE, "; ".join(list(WAYS)[part::4]), place))
+@pytest.mark.parametrize("part", range(8))
+def test_all_ways(part: int, ranks: int) -> None:
+    require(on_ranks(ranks, COMPARE, "; ".join(list(WAYS)[part::8]), "; ".join(PLACES)))
 
 
 @long
-@pytest.mark.parametrize("place", ["inside", "around", "blocks"])
-def test_graphs_and_breaks_are_no_more_than_torchs(place: str) -> None:
-    names = [name for name in WAYS if name != "compiled_backward"]
+@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("place", PLACES)
+def test_graphs_and_breaks_are_no_more_than_torchs(place: str, part: int) -> None:
+    names = [name for name in WAYS if name != "compiled_backward"][part::2]
     torchs = on_ranks(2, f"{PLACE}:count_torchs", "; ".join(names), place)[0]
     ours = on_ranks(2, COMPARE, "; ".join(names), place)[0]
     assert len(torchs) == len(ours) > 12

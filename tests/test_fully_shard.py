@@ -76,6 +76,34 @@ def test_whole_model_in_turn_with_eager() -> None:
     require_whole(2, "default", "3")
 
 
+def require_no_python(layers: int) -> None:
+    """AssertionError where Python runs between the kernels and collectives of a step."""
+    units = layers + 1  # with the root
+    for rank in on_ranks(2, "tests.fully_shard_ranks:find_python", str(layers)):
+        forward, backward = rank["forward"], rank["backward"]
+        assert not forward["python"] and not backward["python"], rank
+        assert forward["gather"] == units and backward["gather"] == layers  # the root stays whole
+        assert backward["reduce"] == units
+        assert forward["kernels"] >= 3 * layers and backward["kernels"] >= 6 * layers
+
+
+def test_no_python_between_kernels_and_collectives() -> None:
+    require_no_python(3)
+
+
+@long
+def test_no_python_in_a_step_of_64_layers() -> None:
+    require_no_python(64)
+
+
+@long
+def test_python_between_kernels_is_seen() -> None:
+    """Where FSDP's hooks run, the same look at a step finds them."""
+    for rank in on_ranks(2, "tests.fully_shard_ranks:find_python", "3", "blocks"):
+        for half in rank.values():
+            assert any("_fsdp_param_group.py" in call for call in half["python"])
+
+
 @long
 def test_collectives_run_beside_what_is_computed() -> None:
     """Two gathers are under way at a time, and a reduction until the next one."""
@@ -93,18 +121,42 @@ def test_whole_models(ranks: int, sharding: str) -> None:
     require_whole(ranks, sharding, "0")
 
 
+WAYS = (
+    "blocks,blocks in place,forwards",
+    "sharded blocks,sharded blocks in place",
+    "sharded forwards,model",
+)
+"""All ways to compile, in parts that take as long."""
+
+
 @long
+@pytest.mark.parametrize("ways", WAYS)
 @pytest.mark.parametrize("sharding", SHARDINGS)
-def test_two_ranks(sharding: str) -> None:
-    for rank in on_ranks(2, PLACE, sharding):
+def test_two_ranks(sharding: str, ways: str) -> None:
+    for rank in on_ranks(2, PLACE, sharding, ways):
         require(rank)
 
 
 @long
+@pytest.mark.parametrize("ways", WAYS)
 @pytest.mark.parametrize("sharding", OF_FOUR)
-def test_four_ranks(sharding: str) -> None:
-    for rank in on_ranks(4, PLACE, sharding):
+def test_four_ranks(sharding: str, ways: str) -> None:
+    for rank in on_ranks(4, PLACE, sharding, ways):
         require(rank)
+
+
+@long
+def test_the_parts_are_all_ways() -> None:
+    assert on_ranks(1, "tests.fully_shard_ranks:find_ways")[0] == ",".join(WAYS)
+
+
+@long
+@pytest.mark.parametrize("way", ["model", "sharded forwards", "blocks"])
+def test_nothing_of_a_step_is_alive_after_it(way: str) -> None:
+    """Without the collector of garbage there are as many tensors after each step, and no garbage
+    holds any."""
+    for counts, collected in on_ranks(2, "tests.fully_shard_ranks:find_alive", way):
+        assert counts == counts[:1] * len(counts) and not collected, (counts, collected)
 
 
 @long

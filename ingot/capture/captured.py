@@ -26,12 +26,13 @@ from ingot.capture.donations import Donations, check_names, donations_of
 from ingot.capture.graph_inputs import GraphInput
 from ingot.capture.guard_set import GuardSet
 from ingot.capture.guards import Observed, Quantity, SpeculativeSizes
+from ingot.capture.histories import WithHistories
 from ingot.capture.interpreter import InterpreterFrame, run_chain, spots
 from ingot.capture.recorder import GraphRecorder
 from ingot.capture.residual import Recipe, Residual, called
 from ingot.capture.results import Results
 from ingot.capture.session import Session, Stop
-from ingot.capture.sources import ArgSource, CalledSource, ConstSource, Source
+from ingot.capture.sources import ArgSource, CalledSource, ConstSource, PartSource, Source
 from ingot.capture.values import default_devices, function_overrides, tensor_objects
 from ingot.capture.values.base import Raised, Value
 from ingot.capture.values.cached import refuse_shared
@@ -89,6 +90,29 @@ class Captured:
         shapes = self.context.shapes
         self.guards.set_relations(reduced(shapes.guards))
         self.guards.limited, self.guards.conditions = (*shapes.limited,), (*shapes.conditions(),)
+
+    def native_spec(self, run: Callable[..., Any]) -> dict[str, Any]:
+        """What the native walk is built from, which collects what `run_by_walk` takes."""
+        has_histories = self.run_by_walk(run) is not run
+        sources = []
+        for graph_input in self.inputs:
+            source = graph_input.source
+            sources.append(source.collected if has_histories else source)
+        return self.guards.native_spec(sources)
+
+    def run_by_walk(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """What runs the graph of what the native walk collects.
+
+        A native program gives no results with a history, and takes local tensors without."""
+        places, parts = [], []
+        for place, graph_input in enumerate(self.inputs):
+            source = graph_input.source
+            if isinstance(source, PartSource):
+                places.append(place)
+                parts.append(source.base.function)
+        if not places or type(run) is _native.Program:
+            return run
+        return WithHistories(run, places, parts)  # type: ignore[arg-type]
 
     def fixed_marks(self) -> list[str]:
         """The sizes that are marked to be symbols and yet are compiled for, for the report, with

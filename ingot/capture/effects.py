@@ -15,6 +15,7 @@ another one.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CellType, MemberDescriptorType
@@ -185,7 +186,8 @@ class Effects:
         self._changed: dict[type, dict[int, Any]] = {}
         self._handed_over: dict[int, Any] = {}
         self._classes: set[type] = set()  # those that were written
-        self._paths: dict[Source, None] = {}
+        self.paths: dict[Source, None] = {}  # to what was found, and may not have been used
+        self._uses: list[Callable[[], None]] = []
 
     # -- which outside objects are the same --------------------------------------------------------
 
@@ -213,6 +215,38 @@ class Effects:
         for other in self._changed.get(type(object_), {}):
             _distinct(session, value, self._known[other])
 
+    @property
+    def are_none(self) -> bool:
+        """Whether no outside object was written, or is read otherwise than it is."""
+        return not (
+            self
+            or self._fields
+            or self._slots
+            or self._changed
+            or self._handed_over
+            or self._classes
+        )
+
+    @property
+    def known_count(self) -> int:
+        """How many outside objects that can be changed were used."""
+        return len(self._known)
+
+    def known_sources(self, count: int) -> Iterator[Source]:
+        """Where the first `count` of them were found."""
+        for value in itertools.islice(self._known.values(), count):
+            if value.source is not None:
+                yield value.source
+
+    def use(self, uses: Callable[[], None]) -> None:
+        """Takes note that outside objects were used, which `uses` has known. It is called before
+        one is changed."""
+        self._uses.append(uses)
+
+    def _know_all(self) -> None:
+        while self._uses:
+            self._uses.pop()()
+
     def change(self, session: Session, value: Value, object_: Any, change: Change) -> None:
         """Takes note that an outside object, which `value` stands for, is about to be changed."""
         self._is_changed(session, value, object_)
@@ -220,6 +254,7 @@ class Effects:
 
     def _is_changed(self, session: Session, value: Value, object_: Any) -> None:
         """Guards that an object which changes is none of the others that are used."""
+        self._know_all()
         self.admit(session, value, object_)
         changed = self._changed.setdefault(type(object_), {})
         if id(object_) not in changed:
@@ -232,6 +267,7 @@ class Effects:
         """Takes note that others change an outside object, when they see what is deferred.
 
         Gives False where the function has used it before."""
+        self._know_all()
         if id(object_) not in self._handed_over:
             if id(object_) in self._known:
                 return False
@@ -254,15 +290,15 @@ class Effects:
     def lazy_value(self, object_: Any, source: Source) -> Value:
         """The lazy value of what is under a name or key. That it is there is guarded, even if it is
         never used."""
-        self._paths[source] = None
+        self.paths[source] = None
         return LazyValue(object_, source)
 
     def guard_paths(self, session: Session) -> None:
         """States that what was found and not used is there: what was used is guarded."""
-        for source in self._paths:
+        for source in self.paths:
             if not session.is_realized(source):
                 session.guard(source, Kind.DISTINCT, _NOWHERE)
-        self._paths.clear()
+        self.paths.clear()
 
     def _fields_of(
         self,

@@ -69,9 +69,7 @@ class GraphInputs:
         same value."""
         known = self._known.get(id(tensor))
         if known is not None:
-            assert known.source is not None
-            session.guard(source, Kind.SAME, known.source)
-            return known
+            return self._met_again(session, known, source, session.where)
         dims, bounds = self._symbolic_dims(session, tensor, source)
         name, where = source.name, session.where
         try:
@@ -90,8 +88,38 @@ class GraphInputs:
                 self.context.shapes.speculative |= sizes[size.dim].symbols
         else:
             session.guards.add_tensor(source, tensor, where)
-        node = self._placeholder(name, fake, where)
-        self.tensors[node] = _TensorInput(GraphInput(source, fake), tensor)
+        return self._input(session, tensor, GraphInput(source, fake), where)
+
+    def guarded(
+        self, session: Session, tensor: torch.Tensor, source: Source, where: str
+    ) -> TensorValue:
+        """The same of a tensor of constant sizes whose facts are guarded already. `where` is the
+        user's line that used it."""
+        known = self._known.get(id(tensor))
+        if known is not None:
+            return self._met_again(session, known, source, where)
+        entry = GraphInput(source, self.context.fake(tensor))
+        return self._input(session, tensor, entry, where)
+
+    def is_known(self, tensor: torch.Tensor, source: Source) -> bool:
+        """Whether a tensor was met on another path."""
+        known = self._known.get(id(tensor))
+        return known is not None and known.source is not source
+
+    def _met_again(
+        self, session: Session, known: TensorValue, source: Source, where: str
+    ) -> TensorValue:
+        assert known.source is not None
+        if source is not known.source:
+            session.guards.add(source, Kind.SAME, known.source, where)
+        return known
+
+    def _input(
+        self, session: Session, tensor: torch.Tensor, entry: GraphInput, where: str
+    ) -> TensorValue:
+        source, fake = entry.source, entry.fake
+        node = self._placeholder(source.name, fake, where)
+        self.tensors[node] = _TensorInput(entry, tensor)
         value = self._known[id(tensor)] = TensorValue(fake, node, source, type(tensor))
         session.graph.by_fake[id(fake)] = value
         return value

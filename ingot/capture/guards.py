@@ -237,6 +237,8 @@ class Guard:
         """A source, and the native check of its value: a name of `check_kinds`, and data."""
         assert self.source is not None
         rule = _RULES.get(self.kind)
+        if self.kind is Kind.TENSOR:
+            return self.source, self.kind.value, self.source.walked(self.data)
         if rule is None or rule.is_native:
             return self.source, self.kind.value, self.data
         fact = FactSource(self.source, rule.read, self.data)

@@ -25,6 +25,7 @@ from ingot.serial import safe_point
 from ingot.spots import Spot, spot_at
 
 if TYPE_CHECKING:
+    from ingot.capture.learnt_calls import Call
     from ingot.capture.session import Session
 
 OpcodeHandler = Callable[["InterpreterFrame", Any], "Value | InterpreterFrame | None"]
@@ -79,8 +80,8 @@ class InterpreterFrame:
     """One activation of a Python function."""
 
     __slots__ = (
-        "called_at", "decoded", "finished", "function", "index", "module_path", "names", "program",
-        "push", "session", "slots", "stack"
+        "called_at", "decoded", "finished", "function", "index", "layer", "module_path", "names",
+        "program", "push", "session", "slots", "stack"
     )  # fmt: skip
 
     def __init__(
@@ -97,6 +98,7 @@ class InterpreterFrame:
         # the number of the outermost loop's instruction that called it
         self.called_at: int | None = None
         self.finished = False
+        self.layer: Call | None = None  # of a module, which may be learnt
         self.module_path: str | None = None  # of the module whose forward it runs, once asked for
 
     @property
@@ -227,6 +229,8 @@ def _loop(session: Session, bottom: int) -> Value:
             continue
         if len(frames) == bottom:
             return outcome
+        if frame.layer is not None:
+            session.layers.end(frame.layer, outcome)
         session.leave(len(frames) - 1)
         frame = frames[-1]
         frame.push(outcome)

@@ -78,7 +78,9 @@ class GraphRecorder:
         self.context, self.autograd = context, autograd
         self.graph = fx.Graph()
         self.inputs = GraphInputs(self.graph, context, dynamic)
-        self.writes = False
+        self._writes = False
+        self.writes_noted = 0  # how often `writes` was set
+        self.data_questions = 0  # how often it was asked how a value is computed of outside tensors
         self.steps = 0
         self._inside_opaque = False
         self.modes = ModeTracker()
@@ -93,6 +95,16 @@ class GraphRecorder:
         self.replaced: dict[TensorValue, int] = {}
         # called with the tensors that an operation is about to write
         self.write_checks: list[Callable[[Session, list[Any]], None]] = []
+
+    @property
+    def writes(self) -> bool:
+        """Whether the graph may write what was there before it."""
+        return self._writes
+
+    @writes.setter
+    def writes(self, value: bool) -> None:
+        self._writes = value
+        self.writes_noted += 1
 
     # -- operations --------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from ingot.capture import iterators
+from ingot.capture.alike_layers import AlikeLayers
 from ingot.capture.bytecode import Program, program_of
 from ingot.capture.effects import Effects, cell_source, fixed
 from ingot.capture.error_paths import leaves_no_trace
@@ -130,6 +131,7 @@ class Session(Semantics, Reading):
         # by id of a namespace, which it keeps, and name
         self._fixed: dict[tuple[int, str], tuple[Value, Any]] = {}
         self.overrides = function_overrides.Overrides()
+        self.layers = AlikeLayers(self)
         self._states: dict[type, Any] = {}  # by their class: what features keep
 
     def state(self, kind: type[_T]) -> _T:

@@ -287,20 +287,26 @@ class _Shards(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:  # type: ignore[override]
+        pairs = []
         for parameter, gradient in zip(ctx.parameters, gradients):
             if gradient is not None:
+                pairs.append((parameter, gradient))
+        with torch.no_grad():
+            for parameter, gradient in pairs:
                 _accumulate(parameter, gradient)
+        for parameter, _ in pairs:
+            sharded = parameter.sharded_param
+            for hook in (sharded._post_accumulate_grad_hooks or {}).values():
+                hook(sharded)
         return None, None, None
 
 
 def _accumulate(parameter: Any, gradient: Tensor) -> None:
     """Adds the gradient of a flat shard to that of a sharded parameter, as FSDP does it."""
     sharded = parameter.sharded_param
-    with torch.no_grad():
-        local = gradient.as_strided(parameter.sharded_size, parameter.contiguous_sharded_stride)
-        if sharded.grad is None:
-            sharded.grad = parameter.to_sharded_dtensor(local)
-        else:
-            sharded.grad._local_tensor += local
-    for hook in (sharded._post_accumulate_grad_hooks or {}).values():
-        hook(sharded)
+    local = gradient.as_strided(parameter.sharded_size, parameter.contiguous_sharded_stride)
+    if sharded.grad is None:
+        cls: Any = type(sharded)  # its `__init__` does nothing, and takes as long as the rest
+        sharded.grad = cls.__new__(cls, local, parameter._sharding_spec, requires_grad=False)
+    else:
+        sharded.grad._local_tensor += local

@@ -105,6 +105,16 @@ class Source(metaclass=_Interning):
         `co_varnames`, *args a tuple, **kwargs a dict."""
         raise NotImplementedError
 
+    @staticmethod
+    def walked(facts: Any) -> Any:
+        """The facts of a tensor as the native walk finds it, by those of what `load` gives."""
+        return facts
+
+    @property
+    def collected(self) -> Source:
+        """What the native walk collects where this is the source of a graph's input."""
+        return self
+
     def owners(self) -> Iterator[Source]:
         """The sources that the path to this one passes through, innermost first."""
         source = getattr(self, "base", None)
@@ -447,6 +457,31 @@ class DerivedSource(Source):
 
     def load(self, slots: Sequence[Any]) -> Any:
         return self.function(self.base.load(slots))
+
+
+@_source
+class PartSource(Source):
+    """The local tensor of a DTensor, with its history. The native walk finds it without: the
+    DTensors of a call have their histories together, see `histories.py`."""
+
+    base: DerivedSource
+
+    text = "{0.base.name}[0]"
+
+    @staticmethod
+    def walked(facts: Any) -> Any:
+        return facts._replace(requires_grad=False, is_leaf=True)
+
+    @property
+    def collected(self) -> Source:
+        return self.base.base
+
+    @property
+    def step(self) -> Step:
+        return self.base.base, "apply", _native.local_of
+
+    def load(self, slots: Sequence[Any]) -> Any:
+        return self.base.load(slots)[0]
 
 
 @_source

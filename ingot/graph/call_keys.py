@@ -67,13 +67,18 @@ class FakeSpec(NamedTuple):
     def of(cls, result: Any, arguments: Iterable[FakeTensor]) -> Self | None:
         """That of a call's result. None for what is no fake, requires a gradient, or shares memory
         with an argument."""
-        if type(result) is not FakeTensor:
+        if type(result) is not FakeTensor or result.requires_grad:
             return None
+        return cls.lying_as(result, arguments)
+
+    @classmethod
+    def lying_as(cls, result: FakeTensor, arguments: Iterable[FakeTensor]) -> Self | None:
+        """The same, whether it requires a gradient or not."""
         t = result.meta
         offset = t.storage_offset()
         if not isinstance(offset, int) or offset or t.is_conj() or t.is_neg():
             return None
-        if storage_key(result) in map(storage_key, arguments) or result.requires_grad:
+        if storage_key(result) in map(storage_key, arguments):
             return None
         return cls(tuple(t.shape), t.stride(), t.dtype, result.device, look_of(result))
 

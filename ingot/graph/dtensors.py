@@ -12,10 +12,8 @@ torch.distributed.tensor is never imported here: a program that has no DTensors 
 from __future__ import annotations
 
 import functools
-import operator
 import sys
-import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -59,11 +57,6 @@ def unawaited(tensor: Tensor) -> Tensor:
 def is_awaited_later(op: Any) -> bool:
     """Whether an op makes such an instance of the result of a collective. A graph waits there."""
     return op._schema.name == "_c10d_functional::_wrap_tensor_autograd"  # type: ignore[no-any-return]
-
-
-def local_of(wrapper: Any) -> Tensor:
-    """The local tensor of a real DTensor."""
-    return arrived(wrapper._local_tensor)
 
 
 # -- what torch's dispatch depends on --------------------------------------------------------------
@@ -179,43 +172,6 @@ def with_placements(context: tuple[Any, ...], placements: tuple[Any, ...]) -> tu
         return placements, meta, order, *more
     spec = context[0]
     return type(spec)(spec.mesh, placements, tensor_meta=spec.tensor_meta), *context[1:]
-
-
-class OfTheLast:
-    """A function of DTensors which remembers what it gave for the last one.
-
-    It gives that again as long as it is asked about the same one, unchanged: parameters are asked
-    about in each step."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function, self.__name__ = function, function.__name__
-        self._known: tuple[Any, ...] | None = None
-
-    def __call__(self, wrapper: Any) -> Any:
-        spec, local = wrapper._spec, wrapper._local_tensor
-        facts = (
-            local.shape,
-            local.stride(),
-            wrapper.shape,
-            wrapper.stride(),
-            wrapper.dtype,
-            wrapper.requires_grad,
-            wrapper.is_leaf,
-        )
-        parts = wrapper, local, spec, spec.mesh, spec.placements, spec.tensor_meta
-        if self._known is not None:
-            references, known_facts, answer = self._known
-            known = map(operator.call, references)
-            if all(map(operator.is_, parts, known)) and facts == known_facts:
-                return answer
-        answer = self.function(wrapper)
-        self._known = tuple(map(_reference, parts)), facts, answer
-        return answer
-
-
-def _reference(part: Any) -> Callable[[], Any]:
-    """A weak reference to a tensor, and a strong one to anything else."""
-    return weakref.ref(part) if isinstance(part, Tensor) else lambda: part
 
 
 class Distribution:

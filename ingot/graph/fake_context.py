@@ -172,6 +172,14 @@ class FakeContext(Mode):
         self._fakes[id(tensor)] = (tensor, fake)
         return fake
 
+    def storage_of(self, address: int) -> int | None:
+        """The key of the storage that stands for the real one at an address; None where there is
+        none yet."""
+        flat = self._storages.get(address)
+        if flat is None:
+            return None
+        return flat.untyped_storage()._cdata
+
     def _with_history(self, leaf: FakeTensor) -> FakeTensor:
         """A fake in the same memory that is the result of an operation."""
         with torch.enable_grad(), self:

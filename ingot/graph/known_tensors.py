@@ -29,6 +29,7 @@ COMPUTES = frozenset(
     floor ceil round trunc sqrt pow exp log log2 log10 min max amin amax clamp clip minimum maximum
     sum prod mean any all cumsum cumprod argmin argmax sort flip diff where eq ne lt le gt ge
     logical_and logical_or logical_not logical_xor isin
+    triu tril masked_fill _canonical_mask
     view reshape flatten ravel unsqueeze squeeze expand unbind stack cat concat select narrow t
     permute transpose repeat tile split chunk getitem contiguous
     truediv floordiv mod and_ or_ xor invert inv pos rsub lshift rshift

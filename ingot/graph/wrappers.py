@@ -66,7 +66,7 @@ class Layout:
     geometry: Geometry
     tracked: tuple[int, ...]
     others: tuple[tuple[str, Any], ...] = ()
-    # of DTensors that were made, by their sizes, strides and dtype
+    # of DTensors that were made of real tensors, by the sizes, strides and dtype of these
     specs: dict[Any, Any] = field(default_factory=dict, init=False)
 
     @staticmethod
@@ -130,12 +130,13 @@ class Layout:
 
     def _made(self, leaves: list[Tensor]) -> Tensor:
         """The same of the first of these, which are taken off the list."""
-        sizes, strides = self.geometry.of_leaves(leaves)
         kind = None
-        if is_dtensor_class(self.cls) and all(type(n) is int for n in (*sizes, *strides)):
-            kind = sizes, strides, leaves[0].dtype
-            if kind in self.specs:
-                return self.cls(leaves.pop(0), self.specs[kind], requires_grad=False)  # type: ignore[no-any-return]
+        if is_dtensor_class(self.cls) and type(leaves[0]) is Tensor:
+            kind = leaves[0].shape, leaves[0].stride(), leaves[0].dtype
+            spec = self.specs.get(kind)
+            if spec is not None:  # its `__init__` does nothing, and takes as long as the rest
+                return self.cls.__new__(self.cls, leaves.pop(0), spec, requires_grad=False)  # type: ignore[no-any-return]
+        sizes, strides = self.geometry.of_leaves(leaves)
         inner: dict[str, Any] = dict(self.others)
         for name, layout in zip(self.names, self.inner):
             inner[name] = leaves.pop(0) if layout is None else layout._made(leaves)

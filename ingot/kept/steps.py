@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ingot.kept.names import NotKept
+from ingot.runtime.entry_points import called_for
 
 Row = tuple[Any, ...]
 
@@ -62,7 +63,7 @@ def with_addresses(step: Row, code: Code) -> Row:
     if kind == "kernel":
         return ("kernel", code.addresses[step[1]], *step[2:])
     if kind == "call":
-        return ("call", getattr(step[1], "_op", step[1]), *step[2:])
+        return ("call", called_for(step[1]), *step[2:])
     if kind == "launch":
         forms = []
         for form in parts[-1]:

@@ -2,10 +2,12 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "below_autograd.h"
 #include "continue.h"
 #include "control.h"
 #include "cuda.h"
 #include "dispatch.h"
+#include "dtensors.h"
 #include "frames.h"
 #include "guards.h"
 #include "hashed.h"
@@ -40,7 +42,8 @@ PyMODINIT_FUNC PyInit__native(void) {
         ingot_recorder_register(module) < 0 || ingot_places_register(module) < 0 ||
         ingot_numbers_register(module) < 0 || ingot_hashed_register(module) < 0 ||
         ingot_iterators_register(module) < 0 || ingot_signals_register(module) < 0 ||
-        ingot_control_register(module) < 0 || ingot_objects_register(module) < 0) {
+        ingot_control_register(module) < 0 || ingot_objects_register(module) < 0 ||
+        ingot_dtensors_register(module) < 0 || ingot_below_autograd_register(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -387,6 +387,12 @@ static bool verify_facts(PyObject *tensor) {
            fast.is_leaf == slow.is_leaf;
 }
 
+bool ingot_tensor_facts_agree(PyObject *tensor) {
+    bool agree = ingot_tensor_facts_are_slow() || verify_facts(tensor);
+    PyErr_Clear();
+    return agree;
+}
+
 /* Fills dtype_numbers and item_sizes: with torch's own numbers where they can be read, else in
  * order of the table. */
 static int number_dtypes(PyObject *samples, bool found) {

@@ -39,6 +39,9 @@ bool ingot_is_parameter(PyObject *object);
 /* Reads the facts of a plain tensor. 0, or -1 with an exception set. */
 int ingot_tensor_facts(PyObject *tensor, IngotTensorFacts *facts);
 
+/* Whether the facts of a tensor of any class are those that its Python attributes tell. */
+bool ingot_tensor_facts_agree(PyObject *tensor);
+
 /* A size or stride of this value, in what is wanted, is not compared. */
 #define INGOT_NOT_GUARDED INT64_MIN
 

@@ -83,7 +83,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -93,6 +93,7 @@ from ingot.loops.expr import Expr, Symbol, as_expr, integer
 from ingot.loops.ir import Buffer, Fault, Library, View
 from ingot.loops.lowering import cost
 from ingot.loops.postfix import postfix
+from ingot.runtime.entry_points import called_for
 from ingot.runtime.step_names import MEMORY_STEPS, step_names
 from ingot.runtime.traces import first_trace, first_write, mutated_inputs, returned_buffers
 from ingot.schedule.kernel import AnyKernel
@@ -135,6 +136,18 @@ _ALLOCATED = ("output", "own", "small")
 Row = tuple[Any, ...]
 
 
+class _Code(NamedTuple):
+    """What a launch says of its kernel's code.
+
+    `unit` is the multiple of points that a thread's share is rounded to, `scratch_bytes` the
+    position of the bytes that it needs."""
+
+    address: Any
+    unit: int
+    scratch_bytes: int
+    errors: tuple[tuple[type[Exception], str], ...]
+
+
 class Description:
     """Numbers the values, buffers and views of a plan in the order of their first use."""
 
@@ -148,6 +161,7 @@ class Description:
         self.buffer_rows: list[Row] = []
         self.views: dict[Row, int] = {}
         self.allocated: set[str] = set()
+        self.codes: dict[AnyKernel, _Code] = {}
         self.first_write = first_write(plan)
         # of each native step: the step of the plan that it belongs to
         self.plan_steps: list[int | None] = []
@@ -353,28 +367,36 @@ class Description:
         return self.compiled.errors(kernel)
 
     def kernel(self, step: KernelStep) -> Row:
-        kernel, work, varying_work = step.kernel, step.work, -1
-        scratch = self.compiled.scratch_bytes(kernel)
+        work, varying_work = step.work, -1
         buffers, extent = self.buffer_numbers(step.arguments), self.value(step.extent)
-        scratch_bytes = -1
-        if scratch.constant != 0:
-            scratch_bytes = self.value(scratch)
+        code = self.codes.get(step.kernel)
+        if code is None:
+            code = self.codes[step.kernel] = self.code(step.kernel)
         extents = self.values(step.extents)
         if isinstance(step.work, Expr):
             work, varying_work = 0.0, self.value(step.work)
         return (
             "kernel",
-            self.address(kernel),
+            code.address,
             buffers,
             extent,
             work,
-            self.compiled.unit(kernel),
-            scratch_bytes,
-            tuple((fault.error, fault.message) for fault in self.compiled.errors(kernel)),
+            code.unit,
+            code.scratch_bytes,
+            code.errors,
             extents,
             varying_work,
             self.offsets(step),
         )
+
+    def code(self, kernel: AnyKernel) -> _Code:
+        """What a launch of a kernel says of its code."""
+        scratch = self.compiled.scratch_bytes(kernel)
+        scratch_bytes = -1
+        if scratch.constant != 0:
+            scratch_bytes = self.value(scratch)
+        errors = tuple([(fault.error, fault.message) for fault in self.compiled.errors(kernel)])
+        return _Code(self.address(kernel), self.compiled.unit(kernel), scratch_bytes, errors)
 
     def address(self, kernel: AnyKernel) -> Any:
         """Where a kernel's code is."""
@@ -382,7 +404,7 @@ class Description:
 
     def entry_point(self, function: Any) -> Any:
         """What is called for an op, or for another function."""
-        return faster(function) or getattr(function, "_op", function)
+        return faster(function) or called_for(function)
 
     def offsets(self, step: KernelStep) -> tuple[int, ...]:
         """At which byte of each buffer a launch begins."""

@@ -1,6 +1,7 @@
-"""Launches on a GPU that need not wait for each other become one: small kernels, and products of a
-few rows, such as those of an attention's queries, keys and values. Each of them takes less time
-than a launch, or not much more.
+"""Launches on a GPU that need not wait for each other become one.
+
+They are small kernels, and products of a few rows, such as those of an attention's queries, keys
+and values. Each of them takes less time than a launch, or not much more.
 
 A launch moves ahead to an earlier one, as in `horizontal.py`, where kernels are equal.
 """

@@ -312,8 +312,10 @@ class _Fusion:
         return 0
 
     def _follows_sums(self, first: Group, second: Group, written: set[str]) -> bool:
-        """Whether two groups sum rows on a GPU, and one needs the other's sums, each at its own
-        row: one kernel saves a launch, as of the gate and of what goes through it."""
+        """Whether two groups sum rows on a GPU, and one needs the other's sums at its own rows.
+
+        One kernel saves a launch, as of a gate and of what goes through it.
+        """
         if not self.target.has_registers or not (first.reduces and second.reduces):
             return False
         return bool(written) and first.points == second.points

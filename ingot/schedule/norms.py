@@ -1,5 +1,6 @@
-"""The norm of a row is computed again by each block of the products that read the row, on a GPU: a
-block reads all of it anyway, and the norm alone would be a launch of one block.
+"""The norm of a row is computed again by each block of the products that read the row, on a GPU.
+
+A block reads all of it anyway, and the norm alone would be a launch of one block.
 
 That is a chain: sums over the row, numbers made of them, and the row made of these. In its place
 each product gets the chain at its own points, and reads the row as it is made. `fuse` puts them

@@ -37,8 +37,20 @@ def test_communication_is_exposed_where_nothing_is_computed():
         _event("ncclDevKernel_AllReduce_Sum_f32", 0, 8, "DeviceType.CUDA"),
         _event("triton_poi_fused", 3, 5, "DeviceType.CUDA"),
         _event("aten::addmm", 0, 8),
+        _event("FSDP::post_backward", 0, 8),
+        _event("FSDP::post_backward", 0, 8, "DeviceType.CUDA"),  # what it queues, which is no work
     ]
     assert distributed.exposed_communication(on_device) == (8, 6)
+
+
+def test_steps_in_the_middle_are_averaged():
+    events = []
+    for number, length in enumerate((90, 10, 20, 30, 90)):
+        start = 100 * number
+        events.append(_event(f"traced step {number}", start, start + length))
+        events.append(_event("gloo:all_reduce", start + 1, start + length))
+        events.append(_event("aten::addmm", start + 5, start + length))
+    assert distributed._of_middle_steps(events) == (19, 4)
 
 
 def test_plans_are_printed(capsys):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import ingot
+from ingot.errors import GraphBreakError
 from tests.compiled import breaks, compilations
 from tests.oracle import assert_same
 
@@ -271,3 +272,62 @@ def test_the_report_names_the_truth() -> None:
 
     report = ingot.explain(fn)(torch.randn(3), torch.tensor(5))
     assert "truth_of_gt(t) == 1" in str(report.guards)
+
+
+def causal(kind: str, time: int, dtype: torch.dtype, device: Any = None) -> Tensor:
+    if kind == "bools":
+        return torch.ones(time, time, dtype=torch.bool, device=device).triu(1)
+    if kind == "floats":
+        return torch.full((time, time), float("-inf"), dtype=dtype, device=device).triu(1)
+    ahead = torch.ones(time, time, dtype=torch.bool, device=device).tril().logical_not()
+    return torch.zeros(time, time, dtype=dtype, device=device).masked_fill(ahead, float("-inf"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["bools", "floats", "filled"])
+def test_masks_that_a_program_makes(kind: str, dtype: torch.dtype) -> None:
+    """An encoder asks whether its mask is causal, and attention is told."""
+    layer = nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True, norm_first=True)
+    body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).to(dtype)
+
+    def fn(x: Tensor, extra: int) -> Tensor:
+        mask = causal(kind, x.shape[1], dtype)
+        if extra:
+            mask = mask.clone().triu(1 + extra)
+        return body(x, mask=mask)
+
+    compiled = ingot.compile(fn, fullgraph=True)
+    for extra in (0, 1):
+        x = torch.randn(2, 300, 8).to(dtype)
+        bound = 1e-6 if dtype == torch.float32 else 2e-2
+        assert torch.allclose(compiled(x, extra), fn(x, extra), bound, bound)
+
+
+def test_constants_of_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are computed on the CPU where that gives the same."""
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    graphs: list[str] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(module.code)
+        return lambda *args: (args[0],)
+
+    def compares(x: Tensor, device: Any) -> Tensor:
+        mask = causal("floats", 64, torch.float32, device)
+        if (causal("filled", 64, torch.float32, device) == mask).all():
+            return x.sin()
+        return x.cos()
+
+    def rounds(x: Tensor, device: Any) -> Tensor:
+        return x.sin() if torch.full((100,), 0.1, device=device).exp().sum() > 1 else x.cos()
+
+    for device in ("cuda", torch.device("cuda")):
+        ingot.compile(compares, backend=backend, fullgraph=True)(torch.ones(3), device)
+        assert "sin" in graphs[-1] and "cos" not in graphs[-1]
+        with pytest.raises(GraphBreakError, match="a branch on the values"):
+            ingot.compile(rounds, backend=backend, fullgraph=True)(torch.ones(3), device)
+    assert len(graphs) == 2
+    assert torch.equal(
+        ingot.compile(rounds, fullgraph=True)(torch.ones(3), "cpu"), torch.ones(3).sin()
+    )

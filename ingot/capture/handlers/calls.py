@@ -8,6 +8,7 @@ from ingot.capture.handlers.containers import callee_text, is_iterable
 from ingot.capture.interpreter import InterpreterFrame, handles
 from ingot.capture.values.base import NULL, Keywords, Value
 from ingot.capture.values.keys import ArgumentName, plain_key
+from ingot.capture.values.module import ModuleValue
 from ingot.capture.values.objects import IdentityKey
 
 
@@ -23,9 +24,19 @@ def push_call(
     next."""
     session = frame.session
     callable_ = session.realize(callable_)
+    layer = None
+    if type(callable_) is ModuleValue:
+        repeated = session.layers.repeated(callable_, args, kwargs)
+        if isinstance(repeated, Value):
+            frame.push(repeated)
+            return None
+        layer = repeated
     target = callable_.callee(session, args, kwargs)
     if target is not None:
-        return session.frame_of(*target)
+        called = session.frame_of(*target)
+        if layer is not None:
+            session.layers.begin(layer, called)
+        return called
     frame.push(callable_.call(session, args, kwargs))
     return None
 

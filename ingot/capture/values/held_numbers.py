@@ -16,6 +16,7 @@ from ingot.capture.guards import Quantity
 from ingot.capture.sources import DerivedSource, ItemSource, Source
 from ingot.graph.fakes import FakeTensor, storage_key
 from ingot.graph.known_tensors import COMPUTES, MOST
+from ingot.graph.meta import tensors_in
 from ingot.graph.repeats import is_torchs
 
 if TYPE_CHECKING:
@@ -23,10 +24,28 @@ if TYPE_CHECKING:
 
 INTEGERS = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
 NUMBERS = INTEGERS | {torch.bool, torch.uint8, torch.float32, torch.float64}
+COMPARED = NUMBERS | {torch.float16, torch.bfloat16}
+"""What numbers may be computed of on the way to a truth."""
 _COMPUTES = COMPUTES | {"repeat_interleave", "pad", "unique_consecutive"}
-_STEPS, _ELEMENTS = 64, 1 << 16
-"""Of operations between what is known and the number that is asked for, and of what each computes:
-the most."""
+_EXACT = frozenset(
+    """
+    tensor as_tensor scalar_tensor zeros ones full eye zeros_like ones_like full_like
+    new_tensor new_zeros new_ones new_full clone detach to type_as float double
+    neg abs min max amin amax clamp clip minimum maximum sort flip where eq ne lt le gt ge
+    triu tril masked_fill _canonical_mask
+    view reshape flatten ravel unsqueeze squeeze expand unbind stack cat concat select narrow t
+    permute transpose repeat tile split chunk getitem contiguous inv pos
+    repeat_interleave pad
+    """.split()
+)
+"""Those that give the same floats on each device: they select, compare and convert."""
+_STEPS = 64
+"""Operations between what is known and the number that is asked for: the most."""
+_ELEMENTS, _CONSTANTS = 1 << 16, 1 << 22
+"""The most elements that each of them computes: where a guard computes them again, and where they
+are constants. A mask of 2,048 places has as many as that."""
+
+_CPU = torch.device("cpu")
 
 
 class Unknown(Exception):
@@ -88,8 +107,9 @@ def computation(session: Session, node: fx.Node, dtypes: frozenset[torch.dtype])
 
     Raises Unknown where that takes more than a few steps, or depends on anything else."""
     inputs = session.graph.inputs
+    session.graph.data_questions += 1
     nodes, held = _needed(node, dtypes), {}
-    if _is_written(session, nodes):
+    if is_written(session, nodes):
         raise Unknown
     for node in nodes:
         if node.op == "placeholder":
@@ -99,10 +119,12 @@ def computation(session: Session, node: fx.Node, dtypes: frozenset[torch.dtype])
             if inputs.is_number(known.entry.source):
                 raise Unknown
             held[node] = HeldTensor(known.entry.source, known.value)
+    if held and not all(_is_for_guards(node.meta["val"]) for node in nodes):
+        raise Unknown
     return Computation(nodes, held)
 
 
-def _is_written(session: Session, nodes: list[fx.Node]) -> bool:
+def is_written(session: Session, nodes: list[fx.Node]) -> bool:
     """Whether the graph may have written one of these values, or an input, which another may share
     memory with."""
     graph = session.graph
@@ -147,7 +169,8 @@ def _is_plain(node: fx.Node, dtypes: frozenset[torch.dtype]) -> bool:
     value = node.meta["val"]
     if node.op == "placeholder":
         sizes = value.shape if type(value) is FakeTensor else (None,)
-        return all(isinstance(size, int) for size in sizes) and _holds(value, dtypes)
+        is_static = all(isinstance(size, int) for size in sizes)
+        return is_static and value.device.type == "cpu" and _holds(value, dtypes)
     if node.op not in ("call_function", "call_method") or "out" in node.kwargs:
         return False
     if isinstance(node.target, str):
@@ -156,20 +179,42 @@ def _is_plain(node: fx.Node, dtypes: frozenset[torch.dtype]) -> bool:
         name = getattr(node.target, "__name__", "")
     if name not in _COMPUTES or not is_torchs(node.target):
         return False
-    if type(value) in (tuple, list):
-        return all(_holds(part, dtypes | {torch.bool}) for part in value)
-    return _holds(value, dtypes | {torch.bool})
+    parts = value if type(value) in (tuple, list) else (value,)
+    for part in parts:
+        if not _holds(part, dtypes | {torch.bool}):
+            return False
+        if part.device.type != "cpu" and part.dtype.is_floating_point and name not in _EXACT:
+            return False
+    return True
 
 
 def _holds(value: Any, dtypes: frozenset[torch.dtype]) -> bool:
-    """Whether a value is a tensor of numbers on the CPU, and not a large one so far as is known."""
-    if type(value) is not FakeTensor or value.dtype not in dtypes or value.device.type != "cpu":
+    """Whether a value is a tensor of numbers, and not a large one so far as is known."""
+    if type(value) is not FakeTensor or value.dtype not in dtypes or value.device.type == "meta":
         return False
-    return math.prod([size for size in value.shape if isinstance(size, int)]) <= _ELEMENTS
+    return _count(value) <= _CONSTANTS
+
+
+def _is_for_guards(value: Any) -> bool:
+    """Whether a guard may compute tensors again."""
+    return _count(value) <= _ELEMENTS and all(t.device == _CPU for t in tensors_in(value))
+
+
+def _count(value: Any) -> int:
+    """The elements of tensors, so far as their sizes are known."""
+    count = 0
+    for tensor in tensors_in(value):
+        count += math.prod([size for size in tensor.shape if isinstance(size, int)])
+    return count
 
 
 def _run(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    """What a node computes, on the CPU."""
     args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+    if "device" in kwargs:
+        kwargs = kwargs | {"device": _CPU}
+    if getattr(node.target, "__name__", node.target) == "to":
+        args = tuple(_CPU if isinstance(a, (torch.device, str)) else a for a in args)
     if isinstance(node.target, str):
         return getattr(torch.Tensor, node.target)(*args, **kwargs)
     return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -22,6 +22,7 @@ from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, Source
 from ingot.capture.values.base import Constants, Operator, UnaryOperator, Value, in_order
 from ingot.capture.values.constant import ConstantValue
+from ingot.capture.values.drawn_branches import truth_of_draw
 from ingot.capture.values.evaluated import Applied, Evaluated
 from ingot.capture.values.operator_methods import COMPARISONS, EQUALITIES, in_place_forms
 from ingot.capture.values.outside_branches import truth_from_outside
@@ -98,11 +99,19 @@ class NumberValue(Value):
     def describe(self) -> str:
         return f"the number in {self.tensor.describe()}"
 
+    def constant(self) -> Any:
+        """A bool that has decided a branch."""
+        if self.cls is bool and self.decided is not None:
+            return self.decided
+        return super().constant()
+
     # -- its truth ---------------------------------------------------------------------------------
 
     def truth(self, session: Session) -> bool:
         if self.decided is None:
             self.decided = truth_from_outside(session, self.tensor)
+        if self.decided is None:
+            self.decided = truth_of_draw(session, self.tensor)
         if self.decided is None:
             raise session.unsupported("number-in-tensor", f"a branch on {self.describe()}")
         return self.decided

@@ -18,6 +18,7 @@ from torch import fx
 from ingot.capture.guards import Kind
 from ingot.capture.sources import DerivedSource, Source, is_argument
 from ingot.capture.values.held_numbers import (
+    COMPARED,
     INTEGERS,
     NUMBERS,
     REFUSALS,
@@ -46,7 +47,7 @@ class _Differing(set[DerivedSource]):
 def truth_from_outside(session: Session, tensor: TensorValue) -> bool | None:
     """Whether the one element of a tensor is true, guarded; None where other data decide that."""
     try:
-        steps = computation(session, tensor.fx_node, NUMBERS)
+        steps = computation(session, tensor.fx_node, COMPARED)
         data = list[fx.Node]()
         relied = list[tuple[Source, int | float]]()
         for node, held in steps.held.items():

@@ -30,6 +30,7 @@ from ingot.capture.values.base import (
     positions,
 )
 from ingot.capture.values.constant import NONE, ConstantValue, as_value
+from ingot.capture.values.drawn_branches import truth_of_draw
 from ingot.capture.values.held import EnumValue
 from ingot.capture.values.objects import find_missing
 from ingot.capture.values.operator_methods import BINARY_METHODS, EQUALITIES, in_place_forms
@@ -141,6 +142,8 @@ class TensorValue(Value):
         if known is not None:
             return bool(known)
         truth = truth_from_outside(session, self)
+        if truth is None:
+            truth = truth_of_draw(session, self)
         if truth is not None:
             return truth
         raise session.unsupported("data-branch", f"a branch on the values of {self.describe()}")

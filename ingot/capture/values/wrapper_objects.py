@@ -18,13 +18,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ingot.capture import torch_calls
-from ingot.capture.facts import is_plain_constant
+from ingot.capture.facts import TensorFacts, is_plain_constant
 from ingot.capture.guards import MISSING, Kind
+from ingot.capture.histories import PartsOf
 from ingot.capture.sources import (
     AttrSource,
     DerivedSource,
     InstanceDictSource,
     ItemSource,
+    PartSource,
     Source,
 )
 from ingot.capture.values.base import (
@@ -43,9 +45,7 @@ from ingot.capture.values.tensor import TensorValue
 from ingot.capture.values.tensor_objects import TensorObject, note_history
 from ingot.graph.dtensors import (
     Distribution,
-    OfTheLast,
     is_dtensor_class,
-    local_of,
     unawaited,
 )
 from ingot.graph.fakes import FakeTensor
@@ -63,6 +63,7 @@ from ingot.graph.wrappers import (
     is_wrapper_class,
     with_overrides,
 )
+from ingot.native._native import OfTheLast, local_of
 from ingot.reasons import STATIC
 from ingot.torch_private import (
     NESTED,
@@ -91,21 +92,6 @@ _REFUSED = frozenset(
 _DISPATCHED = frozenset({torch.strided, torch.jagged})
 """The layouts of tensors whose class dispatches their ops."""
 _MOST = 8  # objects within objects whose state is guarded
-
-
-class PartsOf:
-    """Gives the inner tensors of an instance that requires a gradient, with its history.
-    `gradients` is what the graph learns of the gradients that it gives for them."""
-
-    __name__ = "parts_of"
-
-    def __init__(self, gradients: GradientLayout | None = None) -> None:
-        self.gradients, self.layout_of = gradients, Layout.of
-        if gradients is not None:
-            self.layout_of = OfTheLast(Layout.of)
-
-    def __call__(self, wrapper: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return TakeApart(self.layout_of(wrapper), self.gradients)(wrapper)
 
 
 _parts_of = PartsOf()
@@ -277,10 +263,19 @@ def _tracked(
     """The same, with the history of the instance where they have a part in its gradient."""
     tracked = parts.function(wrapper)
     for k, (leaf, place) in enumerate(places):
-        if k in layout.tracked:
-            yield tracked[k], ItemSource(parts, k)
-        else:
+        if k not in layout.tracked:
             yield leaf, place
+        elif is_dtensor_class(layout.cls) and _is_alike(tracked[k], leaf):
+            yield tracked[k], PartSource(parts)
+        else:
+            yield tracked[k], ItemSource(parts, k)
+
+
+def _is_alike(part: torch.Tensor, local: torch.Tensor) -> bool:
+    """Whether a part is its local tensor but for the history."""
+    if type(local) is not torch.Tensor:
+        return False
+    return PartSource.walked(TensorFacts.of(part)) == TensorFacts.of(local)
 
 
 def _leaf(session: Session, tensor: torch.Tensor, place: Source) -> Value:
@@ -300,7 +295,7 @@ def _guard_alike(
     names = _state_names(state)
     followers = followers_of(wrapper, fake, names)
     outline: Any = Outline(fake, layout, followers)
-    if is_dtensor_class(layout.cls):
+    if is_dtensor_class(layout.cls) and not followers:
         outline = OfTheLast(outline)
     facts = session.guard_derived(outline, wrapper, source)
     if facts[0] or facts_of(fake)[:-1] != facts_of(wrapper)[:-1]:

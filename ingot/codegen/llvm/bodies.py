@@ -17,6 +17,7 @@ from ingot.codegen.llvm.memory import Memory, fits_short
 from ingot.codegen.llvm.reductions import Reduction
 from ingot.codegen.llvm.scalar import TABLE, convert
 from ingot.codegen.llvm.scans import Running
+from ingot.codegen.llvm.streams import product_terms
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.types import REPRESENTATIONS
 from ingot.errors import unsupported
@@ -100,6 +101,11 @@ class BodyEmitter:
             stores.append((store.buffer, store.index, value, store.mode))
         self.memory.store_all(stores)
         for reduction in reductions:
+            terms = product_terms(body, reduction.spec.value)
+            if terms and reduction.spec.kind == "sum":
+                factors = [(values[a], values[b]) for a, b in terms]
+                reduction.add_products(copy, factors, mask)
+                continue
             accumulator: tuple[Value, ...] = (values[reduction.spec.value],)
             if reduction.spec.kind.startswith("arg"):
                 accumulator += (self._position(stage),)

@@ -355,18 +355,25 @@ class Emitter:
         text = f"extractelement {vector_type(a.type, a.lanes)} {a.text}, i64 {start}"
         return self.place(text, a.type, 1, a.depth)
 
-    def unless_rare(self, rare: Value, usual: Value, slow_call: str) -> Value:
+    def unless_rare(
+        self, rare: Value, usual: Value, slow_call: str, before: Sequence[str] = ()
+    ) -> Value:
         """`usual`, or, where any lane of `rare` is set, the result of `slow_call`.
 
-        The latter is the text of a call that is worth a branch.
+        The latter is the text of a call that is worth a branch, behind the lines `before`.
         """
         condition = self.any_lane(rare)
         depth = max(condition.depth, usual.depth)
+        key = f"{usual.text} unless {condition.text}"
+        known = self.scopes[depth].known.get(key)
+        if known is not None:
+            return known
         fast, slow, join = self.name("fast"), self.name("slow"), self.name("join")
         type, slow_name = vector_type(usual.type, usual.lanes), "%" + self.name()
         for text in (
             f"br i1 {condition.text}, label %{slow}, label %{fast}, !prof !0",
             f"{slow}:",
+            *before,
             f"{slow_name} = {slow_call}",
             f"br label %{join}",
             f"{fast}:",
@@ -375,7 +382,9 @@ class Emitter:
         ):
             self.line(text, depth)
         text = f"phi {type} [{slow_name}, %{slow}], [{usual.text}, %{fast}]"
-        return self.place(text, usual.type, usual.lanes, depth)
+        result = self.place(text, usual.type, usual.lanes, depth)
+        self.scopes[depth].known[key] = result
+        return result
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -394,6 +403,17 @@ class Emitter:
         name = "%" + self.name("m")
         self.entry.append(f"{name} = alloca {vector_type(type, lanes)}")
         return Variable(self, name, type, lanes)
+
+    def from_memory(self, number: Value) -> Value:
+        """`number`, which a vector is filled with out of memory: that takes no arithmetic unit."""
+        known = self.scopes[number.depth].known
+        key = f"{number.text} from memory"
+        if key not in known:
+            slot = self.variable(number.type, 1).name
+            self.line(f"store volatile {number.type} {number.text}, ptr {slot}", number.depth)
+            text = f"load volatile {number.type}, ptr {slot}"
+            known[key] = self.place(text, number.type, 1, number.depth)
+        return known[key]
 
     # -- control -----------------------------------------------------------------------------------
 

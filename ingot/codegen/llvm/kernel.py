@@ -18,6 +18,14 @@ from ingot.codegen.llvm.emitter import Value
 from ingot.codegen.llvm.function import Function, function_of
 from ingot.codegen.llvm.reductions import BLOCK, Reduction
 from ingot.codegen.llvm.scans import Running
+from ingot.codegen.llvm.streams import (
+    Stream,
+    fetch_row,
+    fetch_vector,
+    most_terms,
+    product_terms,
+    streams,
+)
 from ingot.codegen.llvm.target import Target
 from ingot.codegen.llvm.transpose import PREFETCH, transpose
 from ingot.codegen.llvm.types import REPRESENTATIONS
@@ -38,7 +46,8 @@ from ingot.schedule.tiling import transposed_loads
 TILE_BYTES = 256  # of a transposed block along the tile loop: four cache lines
 LINE = 64  # elements of one byte in a line of the cache
 PAIRED_ROWS = 64, 1024  # of rows longer than this, up to this, two are computed together
-POINTS_TOGETHER = 8  # of sums of what is looked up, and as many more as there are of each point
+POINTS_TOGETHER = 8  # of sums of products, and as many more as there are of each point
+COPIES_OF_STREAMS = 2  # of a body that reads several rows at a time
 
 
 def emit_kernel(
@@ -66,6 +75,7 @@ class KernelEmitter(BodyEmitter):
         super().__init__(lanes or choose_lanes(kernel, target), symbols, target, check_bounds)
         self.kernel = kernel
         self.scratch: Expr = ZERO
+        self.streams: list[Stream] = []  # of the present stage
         self.registers = max(1, self.e.lanes // lanes_of_register(kernel, target))
 
     def function(self) -> Function:
@@ -167,7 +177,8 @@ class KernelEmitter(BodyEmitter):
         """How many outer points are computed at a time.
 
         Sums of what is looked up leave the processor time for little else: what does not depend on
-        the outer point is computed once for several.
+        the outer point is computed once for several. Several rows of a large array that are read
+        side by side come from memory in less time than one after the other.
         """
         if self._is_paired():
             return 2
@@ -176,9 +187,10 @@ class KernelEmitter(BodyEmitter):
         if kernel.vector is not None or len(looped) != 1 or kernel.parallel != len(kernel.loops):
             return 1
         scatters = any(store.scatters for stage in kernel.stages for store in stage.stores)
-        if scatters or not self._lookups(looped[0], looped[0].loops[-1]):
+        (stage,) = looped
+        if scatters or not (self._lookups(stage, stage.loops[-1]) or streams(kernel, stage)):
             return 1
-        return max(1, POINTS_TOGETHER // (1 + len(looped[0].reductions)))
+        return max(1, POINTS_TOGETHER // (1 + len(stage.reductions)))
 
     def _is_paired(self) -> bool:
         """Whether two outer points are computed at a time.
@@ -456,17 +468,41 @@ class KernelEmitter(BodyEmitter):
                 for reduction in of_row:
                     reduction.flush()
 
+        self.streams = streams(self.kernel, stage)
+        self._fetch_rows(stage)
         self._stage_loops(stage, 0, reductions, unroll, flushes, flush)
         for row, of_row in zip(self.rows, reductions, strict=True):
             self._enter(row)
             for reduction in of_row:
                 self.scalars[reduction.spec.name] = reduction.result(across)
 
+    def _fetch_rows(self, stage: Stage) -> None:
+        """Fetch the next rows of what is the same in all lanes."""
+        for stream in self.streams:
+            if stage.loops[-1] not in stream.inner.symbols:
+                for row in self.rows:
+                    self._enter(row)
+                    fetch_row(self.memory, stream, len(self.rows))
+
+    def _fetch_vectors(self, stage: Stage) -> None:
+        """Fetch what is behind the present vectors, of whole ones."""
+        if self.memory.mask is not None:
+            return
+        for stream in self.streams:
+            if stage.loops[-1] in stream.inner.symbols:
+                for row in self.rows:
+                    self._enter(row)
+                    fetch_vector(self.memory, stream, len(self.rows))
+
     def _reductions(self, stage: Stage, unroll: int, flushed: bool) -> list[Reduction]:
         reductions = []
         for spec in stage.reductions:
             dtype = stage.body.instructions[spec.value].dtype
-            wide = flushed and spec.kind == "sum" and spec.dtype.is_floating_point
+            wide = None
+            if flushed and spec.kind == "sum" and spec.dtype.is_floating_point:
+                wide = "double"
+                if product_terms(stage.body, spec.value) and self._is_short(stage, unroll):
+                    wide = REPRESENTATIONS[dtype].register
             position = self._position_type(stage)
             reductions.append(Reduction(self.e, spec, dtype, unroll, wide, position))
         return reductions
@@ -481,7 +517,18 @@ class KernelEmitter(BodyEmitter):
         copies = choose_unroll((stage,)) // self.registers
         if self._is_paired() and self._row_length().constant is None:
             copies = 1
+        if streams(self.kernel, stage):
+            copies = min(copies, COPIES_OF_STREAMS)
         return max(1, copies)
+
+    def _is_short(self, stage: Stage, unroll: int) -> bool:
+        """Whether the blocks of a sum are so few that their sums are a chain as short as theirs."""
+        additions = most_terms(stage) * additions_in_a_row(
+            extent_of(stage.loops[-1]), self.e.lanes, unroll
+        )
+        for loop in stage.loops[:-1]:
+            additions *= extent_of(loop)
+        return additions <= BLOCK * BLOCK
 
     def _flushes(self, stage: Stage, unroll: int) -> dict[int, int]:
         """Which loops of a stage empty the accumulators of its sums, and after how many iterations.
@@ -492,7 +539,8 @@ class KernelEmitter(BodyEmitter):
         if not any(r.kind == "sum" and r.dtype.is_floating_point for r in stage.reductions):
             return {}
         flushes: dict[int, int] = {}
-        additions, lanes, copies = 1, self.e.lanes if self.kernel.vector is None else 1, unroll
+        additions = most_terms(stage)
+        lanes, copies = self.e.lanes if self.kernel.vector is None else 1, unroll
         for level in range(len(stage.loops) - 1, -1, -1):
             loop = stage.loops[level]
             chain = additions * additions_in_a_row(extent_of(loop), lanes, copies)
@@ -524,6 +572,7 @@ class KernelEmitter(BodyEmitter):
 
             def run(copy: int) -> None:
                 self._bodies(stage, reductions, copy, memory.mask)
+                self._fetch_vectors(stage)
 
             self._vector_loop(loop, zero, extent, size, unroll, run, block, flush)
             return

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from ingot.codegen.llvm.brains import fast_roundings, rounded
 from ingot.codegen.llvm.emitter import Value
 from ingot.loops.expr import Expr, Symbol
 from ingot.loops.ir import Body, Instruction
@@ -26,10 +27,11 @@ Emit = Callable[[Instruction, list[Value], Sequence[Instruction]], Value]
 
 class Lookup(NamedTuple):
     """The body's value that has four bits, and those of its values that it decides, in order. The
-    last of them is what is looked up."""
+    last of them is what is looked up; it may be no more than a factor of multiply-adds."""
 
     bits: int
     decided: tuple[int, ...]
+    is_factor: bool
 
 
 def lookups(body: Body, used: set[int], vector: Symbol) -> dict[int, Lookup]:
@@ -50,8 +52,17 @@ def lookups(body: Body, used: set[int], vector: Symbol) -> dict[int, Lookup]:
         bits = kinds[k]
         if bits >= 0 and bits != k and body.instructions[k].dtype is torch.float32:
             decided = [n for n in body.needed([k]) if kinds[n] == bits and n != bits]
-            found[k] = Lookup(bits, tuple(decided))
+            is_factor = k not in used and _is_factor(k, body.instructions)
+            found[k] = Lookup(bits, tuple(decided), is_factor)
     return found
+
+
+def _is_factor(position: int, program: Sequence[Instruction]) -> bool:
+    """Whether nothing but multiply-adds takes a value, and these as a factor."""
+    for i in program:
+        if position in i.args and (i.op != "fma" or i.args[2] == position):
+            return False
+    return True
 
 
 def _kind(
@@ -99,14 +110,18 @@ def looked_up(
     e = bits.emitter
     table = list(values) + [bits] * (len(program) - len(values))
     table[lookup.bits] = e.iota(bits.type)
+    for k in _widened(lookup, program):
+        table[k] = e.from_memory(table[k])
+    roundings = fast_roundings(lookup.decided, program) if lookup.is_factor else {}
     for k in lookup.decided:
-        table[k] = emit(program[k], table, program)
+        if lookup.bits in program[k].args and _masked(program[k], program) is not None:
+            table[k] = table[lookup.bits]
+        elif k in roundings:
+            table[k] = rounded(roundings[k], program, table, values)
+        else:
+            table[k] = emit(program[k], table, program)
     numbers = table[lookup.decided[-1]]
-    index = _place(program[lookup.bits], program, values) or bits
-    if index.type == "i64":
-        index = e.cast("trunc", index, "i32")
-    else:
-        index = e.cast("zext", index, "i32")
+    index = _place(lookup.bits, program, values)
     function, floats, places = _FIND, f"<{COUNT} x float>", f"<{COUNT} x i32>"
     e.declare(floats, function, f"{floats}, {places}")
     operands = f"{floats} {e.argument(numbers, COUNT)}, {places} {e.argument(index, COUNT)}"
@@ -114,16 +129,44 @@ def looked_up(
     return e.place(f"call {floats} @{function}({operands})", "float", COUNT, depth)
 
 
+def _widened(lookup: Lookup, program: Sequence[Instruction]) -> set[int]:
+    """The brain floats that the table takes, each the same in all lanes. To become floats, they
+    pass through a register of integers, from which there is no other fast way into a vector."""
+    found = set()
+    for k in lookup.decided:
+        for arg in program[k].args:
+            i = program[arg]
+            if i.op == "to" and arg not in lookup.decided:
+                if program[i.args[0]].dtype is torch.bfloat16:
+                    found.add(arg)
+    return found
+
+
 _FIND = "llvm.x86.avx512.permvar.sf.512"  # looks at the lower four bits of each place
 
 
-def _place(
-    bits: Instruction, program: Sequence[Instruction], values: Sequence[Value]
-) -> Value | None:
-    """What has four bits as its lower ones, if they are masked."""
-    if bits.op != "bitwise_and":
-        return None
-    for k, other in (bits.args, bits.args[::-1]):
-        if program[k].op == "constant" and program[k].attrs[0] == COUNT - 1:
-            return values[other]
+def _place(position: int, program: Sequence[Instruction], values: Sequence[Value]) -> Value:
+    """Integers of 32 bits whose lower four are the bits: what is above these is not looked at.
+
+    What the bits are taken from is widened once, and shifted then.
+    """
+    bits = program[position]
+    if bits.op == "shift_right":
+        source, count = bits.args
+        return _long(values[source]) >> program[count].attrs[0]
+    masked = _masked(bits, program)
+    return _long(values[position if masked is None else masked])
+
+
+def _masked(i: Instruction, program: Sequence[Instruction]) -> int | None:
+    """The position of the integer whose lower four bits an instruction takes; None of another."""
+    if i.op == "bitwise_and":
+        for k, other in (i.args, i.args[::-1]):
+            if program[k].op == "constant" and program[k].attrs[0] == COUNT - 1:
+                return other
     return None
+
+
+def _long(value: Value) -> Value:
+    e = value.emitter
+    return e.cast("trunc" if value.type == "i64" else "zext", value, "i32")

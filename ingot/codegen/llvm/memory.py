@@ -349,6 +349,10 @@ class Memory:
         if phase is None:
             phase, starts[-1] = 0, (e.lanes - 1) * (step - 1)
         first = self._lane_pointer(buffer, stride, offset - phase, 0 if stride > 0 else e.lanes - 1)
+        if (step, size, starts[-1]) == (2, 2, e.lanes):
+            pairs = self._load_adjacent(first, "i32", size, None, buffer)
+            one = e.cast("trunc", pairs >> 16 * phase, "i16")
+            return e.cast("bitcast", one, form.memory)
         vectors = []
         for start in starts:
             pointer = e.pointer(first, form.memory, start)

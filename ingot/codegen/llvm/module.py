@@ -152,6 +152,8 @@ def emit_kernels(
     emitted: dict[AnyKernel, Function] = {}
     for kernel in kernels:
         safe_point()
+        if kernel in functions:  # layers that are alike have the same ones
+            continue
         form = shape(kernel, keep_lengths=check_bounds)
         function = emitted.get(form)
         if function is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ingot.codegen.llvm.emitter import Emitter, Value, Variable
@@ -14,8 +16,8 @@ BLOCK = 32  # additions in a row to one accumulator of a sum: longer chains have
 class Reduction:
     """The accumulators of one `Accumulate`: one per unrolled copy, and a wider one for long sums.
 
-    The copies are emptied into the wider one, a double. No type is wider than a double, so a sum
-    of doubles is compensated: `error` is the sum of its rounding errors.
+    The copies are emptied into the wider one, of the LLVM type `wide`. No type is wider than a
+    double, so a sum of doubles is compensated: `error` is the sum of its rounding errors.
     """
 
     def __init__(
@@ -24,19 +26,19 @@ class Reduction:
         spec: Accumulate,
         dtype: torch.dtype,
         copies: int,
-        wide: bool,
+        wide: str | None,
         position: str,
     ) -> None:
         self.emitter, self.spec, self.dtype = emitter, spec, dtype
         lanes = emitter.lanes
         self.start = identity(spec.kind, dtype, emitter.constant, position)
         self.copies = [[emitter.variable(v.type, lanes) for v in self.start] for _ in range(copies)]
-        self.wide = emitter.variable("double", lanes) if wide else None
+        self.wide = emitter.variable(wide, lanes) if wide else None
         self.error = emitter.variable("double", lanes) if wide and dtype is torch.float64 else None
         self._reset()
         for variable in (self.wide, self.error):
             if variable is not None:
-                variable.store(emitter.constant(0.0, "double"))
+                variable.store(emitter.constant(0.0, variable.type))
 
     def _reset(self) -> None:
         for copy in self.copies:
@@ -50,6 +52,16 @@ class Reduction:
         new = combine(self.spec.kind, self.dtype, old, value)
         for variable, before, after in zip(self.copies[copy], old, new, strict=True):
             variable.store(after if mask is None else e.select(mask, after, before))
+
+    def add_products(
+        self, copy: int, factors: Sequence[tuple[Value, Value]], mask: Value | None
+    ) -> None:
+        """Add products to a copy's sum, each in one rounding, in the lanes of the mask."""
+        (variable,), e = self.copies[copy], self.emitter
+        before = after = variable.load()
+        for a, b in factors:
+            after = e.fma(a, b, after)
+        variable.store(after if mask is None else e.select(mask, after, before))
 
     def _merged(self) -> Accumulator:
         values = []
@@ -66,7 +78,8 @@ class Reduction:
         """Empty the accumulators into the wider one."""
         if self.wide is None:
             return
-        before, more = self.wide.load(), self.emitter.cast("fpext", self._merged()[0], "double")
+        before, more = self.wide.load(), self._merged()[0]
+        more = self.emitter.cast("fpext", more, self.wide.type)
         after = before + more
         self.wide.store(after)
         if self.error is not None:
@@ -91,7 +104,9 @@ class Reduction:
         values = self._merged()
         if self.wide is not None:
             self.flush()
-            values, dtype = (self._total(),), torch.float64
+            values = (self._total(),)
+            if self.wide.type == "double":
+                dtype = torch.float64
         while across_lanes and values[0].lanes > 1:
             low, high = zip(*map(self.emitter.half_vectors, values), strict=True)
             values = combine(self.spec.kind, dtype, low, high)

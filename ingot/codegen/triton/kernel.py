@@ -263,8 +263,10 @@ class Writer(AccessWriter):
             self.stage(stage)
 
     def ask_early(self) -> None:
-        """Load first what products of a row read of memory, and what is done with their sums: a
-        block would wait for the row, or for the sums, and then for that."""
+        """Load first what products of a row read of memory, and what is added to their sums.
+
+        A block would wait for the row, or for the sums, and then for that.
+        """
         if not self.blocks.persistent or self.kernel.run or not reads_weights(self.kernel):
             return
         for stage in self.kernel.stages:

@@ -26,7 +26,7 @@ def write_members(kernel: Kernel) -> TritonKernel:
         last = first + each.grid
         if position:
             block = f"block - {first}"
-        lines.append(f"    {_branch(position, len(kernel.members), last)}")
+        lines.append(f"    if {_range(first, last, position == len(kernel.members) - 1)}:")
         lines.append(f"        {name}({_arguments(block, parameters, each)})")
         first = last
     name = identifier(kernel.name)
@@ -35,6 +35,9 @@ def write_members(kernel: Kernel) -> TritonKernel:
     if kernel.origin.where:
         head.append(f"    # {kernel.origin.where}")
     head.append("    block = tl.program_id(0)")
+    asserts = any(each.asserts for each in written)
+    short = all(each.short for each in written)
+    stages = max(each.stages for each in written)
     return TritonKernel(
         name,
         "\n\n".join([*texts, "\n".join([*head, *lines]) + "\n"]),
@@ -43,9 +46,9 @@ def write_members(kernel: Kernel) -> TritonKernel:
         (),
         first,
         choose_blocks(kernel).warps,
-        any(each.asserts for each in written),
-        all(each.short for each in written),
-        stages=max(each.stages for each in written),
+        asserts,
+        short,
+        stages=stages,
     )
 
 
@@ -56,10 +59,12 @@ def _function(written: TritonKernel) -> str:
     return decorator + head.replace(f"def {written.name}(", "def _(number, ", 1) + "".join(lines)
 
 
-def _branch(position: int, count: int, last: Expr) -> str:
-    if position == count - 1:
-        return "else:"
-    return f"{'elif' if position else 'if'} block < {last}:"
+def _range(first: Expr, last: Expr, is_last: bool) -> str:
+    """Whether a block is one of a member's. One branch after the other, rather than one in another:
+    so they have the same shared memory."""
+    if first is ZERO:
+        return f"block < {last}"
+    return f"block >= {first}" if is_last else f"(block >= {first}) & (block < {last})"
 
 
 def _arguments(block: str, parameters: Sequence[Parameter], written: TritonKernel) -> str:

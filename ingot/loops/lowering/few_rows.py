@@ -18,11 +18,13 @@ from ingot.loops.lowering.values import Index, LoopTensor, Spec, compute_dtype, 
 from ingot.loops.spaces import contiguous_strides
 
 # Up to so many rows, sums along memory that is contiguous are bound by reading it, and are loop
-# nests. Measured on an AMD EPYC, 2 cores, x [m, k] times weight [n, k] transposed, us: 1x768x768 13
-# as a nest, 34 in MKL; 2x768x768 28, 69; 3x768x50257 12300 as a nest, 7500 as a contraction.
-FEW_ROWS = 2
-# Halves in memory: of more rows, the library multiplies tiles.
-FEW_ROWS_OF_HALVES = 1
+# nests. Measured on an Intel Xeon with AMX, 2 cores, x [m, k] times weight [n, k] transposed, us,
+# as a nest and in MKL: float32 2x768x768 159, 237; 3x8192x2048 3030, 3030; 4x2048x32000 13800,
+# 21900; brain floats 3x768x768 151, 440; 3x2048x32000 6100, 9200; 4x2048x32000 9400, 8800.
+FEW_ROWS = 4
+FEW_ROWS_OF_HALVES = 3  # of more rows, the library multiplies tiles
+# Of several products at a time, the rows of each are outer points, which read the weights again.
+FEW_ROWS_EACH, FEW_ROWS_EACH_OF_HALVES = 2, 1
 # Weights that are computed as they are read, once for all of these rows.
 FEW_ROWS_OF_COMPUTED = 8
 MOST_TOGETHER = 8  # numbers that are packed in one element
@@ -64,7 +66,7 @@ def product(
     steps = _steps(right, left.sizes[-1])
     if steps is None or lw.view(left).strides[-1] is not ONE:
         return None
-    if rows == 1 or right.buffer is not None:
+    if rows == 1 or len(out.sizes) != 2:
         return finish(out, _sums(lw, out, left, right, steps), None)
     spec = out._replace(sizes=(ONE, out.sizes[-1]))
     results = []
@@ -74,9 +76,12 @@ def product(
 
 
 def _most_rows(out: Spec, right: LoopTensor) -> int:
-    if right.buffer is not None:
-        return FEW_ROWS_OF_HALVES if right.dtype in ops.HALVES else FEW_ROWS
-    return FEW_ROWS_OF_COMPUTED if len(out.sizes) == 2 else 1
+    alone, halves = len(out.sizes) == 2, right.dtype in ops.HALVES
+    if right.buffer is None:
+        return FEW_ROWS_OF_COMPUTED if alone else 1
+    if alone:
+        return FEW_ROWS_OF_HALVES if halves else FEW_ROWS
+    return FEW_ROWS_EACH_OF_HALVES if halves else FEW_ROWS_EACH
 
 
 def _sums(
@@ -98,7 +103,7 @@ def _sums(
             at = steps.at(index[count:], number)
             x = left.load((*batch, row, at))
             terms.append((x, right.load((*batch, at, column))))
-        return ops.weighted_sum(terms)
+        return ops.weighted_sum(terms, ops.constant(0.0, dtype))
 
     products = LoopTensor(sizes, contiguous_strides(sizes), dtype, compute)
     products.origin = right.root.origin
