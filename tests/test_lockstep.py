@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +13,9 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives  # what operators do to fakes
 
 from ingot.lockstep import Call, Record, calls_of
+from tests.forks import run_forked
 from tests.graph.tracing import traced
-from tests.ranks import on_ranks
+from tests.ranks import MODULES, VARIABLES, on_ranks
 
 pytestmark = pytest.mark.skipif(
     not dist.is_available() or not dist.is_gloo_available(), reason="torch has no gloo"
@@ -62,28 +60,27 @@ def check_trial(trial: dict[str, Any]) -> None:
         assert re.search(expected, text), trial
 
 
-def in_trouble(ranks: int, first: int, trials: int) -> list[dict[str, Any]]:
+def in_trouble(folder: Path, ranks: int, first: int, trials: int) -> list[dict[str, Any]]:
     """What became of trials, each of them over in `trouble_ranks.SECONDS`."""
-    command = [sys.executable, "-m", "tests.trouble_ranks", *map(str, (ranks, first, trials))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    found = subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd=Path(__file__).parents[1]
-    )
-    assert not found.returncode, found.stderr
-    results: list[dict[str, Any]] = json.loads(found.stdout)
+    file = folder / "trials"
+    given = map(str, (file, ranks, first, trials))
+    place = "tests.trouble_ranks:write_trials"
+    done = run_forked(place, *given, modules=MODULES, seconds=3600, **VARIABLES)
+    assert not done.status, done.output
+    results: list[dict[str, Any]] = json.loads(file.read_text())
     return results
 
 
-def test_ranks_in_trouble() -> None:
+def test_ranks_in_trouble(tmp_path: Path) -> None:
     """One raises, and one communicates otherwise, in a later step."""
-    for trial in in_trouble(2, 3, 2):
+    for trial in in_trouble(tmp_path, 2, 3, 2):
         check_trial(trial)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("ranks", "trials"), [(2, 50), (4, 10)])
-def test_many_ranks_in_trouble(ranks: int, trials: int) -> None:
-    found = in_trouble(ranks, 0, trials)
+def test_many_ranks_in_trouble(ranks: int, trials: int, tmp_path: Path) -> None:
+    found = in_trouble(tmp_path, ranks, 0, trials)
     assert len(found) == trials
     for trial in found:
         check_trial(trial)

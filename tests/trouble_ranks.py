@@ -124,6 +124,7 @@ def trial(seed: int, count: int) -> dict[str, object]:
         }
 
 
-if __name__ == "__main__":
-    ranks, first, trials = map(int, sys.argv[1:])
-    print(json.dumps([trial(seed, ranks) for seed in range(first, first + trials)]))
+def write_trials(file: str, ranks: str, first: str, trials: str) -> None:
+    """Trials into a file, as JSON, from the seed `first` on."""
+    found = [trial(seed, int(ranks)) for seed in range(int(first), int(first) + int(trials))]
+    Path(file).write_text(json.dumps(found))

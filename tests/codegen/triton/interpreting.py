@@ -4,20 +4,28 @@ itself once more, in a process where it is."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 
 from ingot.loops.target import GPU, Blocking, Target
+from ingot.rules import hand_over
+from tests.forks import run_forked
+
+hand_over()
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
-interpreted = pytest.mark.skipif(
+_elsewhere = pytest.mark.skipif(
     not INTERPRETED, reason="runs in the process of test_under_the_interpreter"
 )
+
+
+def interpreted(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test of values that the interpreter computes."""
+    return pytest.mark.interpreted(_elsewhere(test))
 
 
 def with_blocking(**sizes: int) -> Target:
@@ -35,13 +43,19 @@ def run_interpreted(file: str, chosen: str = "") -> None:
     """Runs the tests of a file where Triton is interpreted: those that `chosen` names, as pytest's
     option -k does."""
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", chosen]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, file],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
+    options += ["-m", "interpreted and not long"]
+    done = run_forked(
+        f"{__name__}:pytest_on", *options, file, modules=MODULES, TRITON_INTERPRET="1"
     )
-    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+    assert done.status == 0, done.output[-6000:]
+
+
+MODULES = "triton", "ingot.compiler", "ingot.pipeline", "ingot.codegen.triton.module", __name__
+
+
+def pytest_on(*arguments: str) -> int:
+    """Its exit status."""
+    return int(pytest.main([*arguments]))
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
