@@ -29,6 +29,8 @@ from ingot.loops.lowering.context import Lowering
 from ingot.loops.lowering.pointwise import apply, constant_like, elementwise
 from ingot.loops.lowering.rules import RULES
 from ingot.loops.lowering.values import rounded
+from ingot.ops import table as all_rows
+from ingot.tables import Table
 
 Rule = Callable[..., Any]
 
@@ -79,7 +81,7 @@ def noted(seen: set[Key]) -> Iterator[None]:
     """Within, `seen` gets the rows that are used."""
     rules = {}
     for name, table in TABLES.items():
-        for row, rule in table.items():
+        for row, rule in _whole(table).items():
             key = Key(name, row)
             if name == "code":
                 rules[key] = rule[0], functools.partial(_noting, seen, key, rule[1])
@@ -87,6 +89,13 @@ def noted(seen: set[Key]) -> Iterator[None]:
                 rules[key] = functools.partial(_noting, seen, key, rule)
     with _replaced(rules):
         yield
+
+
+def _whole(table: dict[Any, Any]) -> dict[Any, Any]:
+    """A table with the rows of ops that nobody has asked for yet."""
+    if isinstance(table, Table):
+        return all_rows(table.field)
+    return table
 
 
 def _noting(seen: set[Key], key: Key, rule: Rule, *args: Any, **kwargs: Any) -> Any:

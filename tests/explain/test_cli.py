@@ -221,7 +221,7 @@ NORMS = """
             return torch.nn.functional.gelu(self.up(self.norm(x)))
 
     def make():
-        return torch.nn.Sequential(Block(), Block()), (torch.ones(4, 8),)
+        return torch.nn.Sequential(Block(), Block()), (torch.ones(16, 8),)
 """
 
 

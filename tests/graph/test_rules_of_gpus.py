@@ -13,6 +13,7 @@ import ingot
 from ingot.graph import meta
 from ingot.graph.decompositions import DECOMPOSITIONS
 from ingot.graph.meta import table, trials
+from ingot.graph.passes import layouts
 from ingot.graph.passes.pipeline import PASSES
 from ingot.loops.ir import Library
 from ingot.schedule.plan import KernelStep
@@ -153,13 +154,22 @@ def test_convolutions_of_tensor_cores_have_one_layout(monkeypatch: pytest.Monkey
     """Images are converted where they come in, and each weight with a window; what is between is
     left alone."""
     assert images(torch.bfloat16) == [[True] * 3] * 3
-    assert images(torch.float32) == [[False] * 3] + [[True] * 3] * 2  # the first has few channels
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    assert images(torch.float32)[:2] == [[False] * 3] * 2
+    asked = []
+
+    def rounds(node: torch.fx.Node) -> bool:
+        asked.append(node)
+        return node.args[1].meta["val"].shape[1] > 3  # type: ignore[union-attr]
+
+    monkeypatch.setattr(layouts, "rounds_to_tf32", rounds)
+    assert images(torch.float32) == [[False] * 3] + [[True] * 3] * 2
+    assert asked
+    monkeypatch.setattr(layouts, "rounds_to_tf32", lambda node: False)
+    assert [lie[::2] for lie in images(torch.float32)] == [[False] * 2] * 3
 
 
-def test_depthwise_convolutions_lie_as_those_around_them() -> None:
+def test_depthwise_convolutions_lie_as_those_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """And are kernels: two are left, with what is pointwise."""
+    monkeypatch.setattr(layouts, "rounds_to_tf32", lambda node: True)
 
     def fn(
         x: torch.Tensor, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor
@@ -179,8 +189,8 @@ def test_depthwise_convolutions_lie_as_those_around_them() -> None:
     assert sum(isinstance(step, KernelStep) for step in plan.steps) == 3
 
 
-def test_convolutions_of_float32_that_eager_may_not_round_stay_as_they_are() -> None:
-    assert images(torch.float32, channels=40)[:2] == [[False] * 3] * 2
+def test_without_a_device_to_ask_no_convolution_of_float32_is_laid_otherwise() -> None:
+    assert [lie[::2] for lie in images(torch.float32)] == [[False] * 2] * 3
 
 
 def test_inference_with_running_statistics_has_room_for_those_of_halves_in_float32() -> None:

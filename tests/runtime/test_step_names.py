@@ -61,7 +61,7 @@ def names_of(call: Callable[[], object]) -> list[str]:
 
 def test_a_kernel_has_the_calls_the_line_the_module_and_the_ops() -> None:
     model = ingot.compile(nn.Sequential(Block(), Block()))
-    x = torch.randn(4, 16)
+    x = torch.randn(16, 16)
     with torch.no_grad():
         model(x)
         names = names_of(lambda: model(x))
@@ -75,7 +75,7 @@ def test_a_kernel_has_the_calls_the_line_the_module_and_the_ops() -> None:
 def test_what_matters_most_comes_first() -> None:
     """A table of the profiler's cuts names off."""
     model = ingot.compile(nn.Sequential(Block()))
-    x = torch.randn(4, 16)
+    x = torch.randn(16, 16)
     with torch.no_grad():
         model(x)
         with profile(activities=[ProfilerActivity.CPU]) as profiled:
@@ -85,7 +85,7 @@ def test_what_matters_most_comes_first() -> None:
 
 
 def test_backwards_have_the_lines_of_the_forward() -> None:
-    model, x = ingot.compile(nn.Sequential(Block())), torch.randn(4, 16)
+    model, x = ingot.compile(nn.Sequential(Block())), torch.randn(16, 16)
 
     def step() -> None:
         model(x).sum().backward()
