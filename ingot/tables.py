@@ -17,8 +17,7 @@ def _nowhere(op: Any, field: str) -> Any:
 
 
 class Table(dict[Any, T]):
-    """What the records say in a field, by overload; ops of which they say nothing there are none
-    of its keys.
+    """What the records say in a field, by overload. An op of which they say nothing is no key.
 
     An op is looked up in the records when it is asked for first. So the table holds, and iterates
     over, those that were asked for.

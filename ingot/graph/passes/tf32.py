@@ -33,6 +33,8 @@ def rounds_to_tf32(node: Node) -> bool:
     cudnn = torch.backends.cudnn
     if not (cudnn.enabled and cudnn.allow_tf32):
         return False
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return False  # the answer would be waited for, which ends the recording
     count = 2 if node.target is aten.convolution.default else 3
     operands = [fake_result(operand) for operand in node.args[:count]]  # type: ignore[arg-type]
     sizes = [n for t in operands for n in (*t.shape, *t.stride())]
